@@ -33,25 +33,11 @@ func (d *Outbox) Blocked(ctx context.Context, limit int) ([]Blocked, error) {
 		limit = d.cfg.BatchSize
 	}
 	var out []Blocked
-	known := make(map[store.Aggregate]int)
+	var err error
+	known := make(map[store.Aggregate]bool)
 	for _, state := range []store.State{store.Dead, store.Delayed} {
-		for after := int64(0); ; {
-			page, err := d.List(ctx, state, store.Filter{Holding: true}, after, limit)
-			if err != nil {
-				return nil, err
-			}
-			for _, r := range page.Records {
-				agg := driver.AggregateOf(&r.Event)
-				if _, again := known[agg]; again || len(out) == limit {
-					continue
-				}
-				known[agg] = len(out)
-				out = append(out, Blocked{Aggregate: agg, By: r, Since: r.CreatedAt})
-			}
-			if page.Next == 0 || len(out) == limit {
-				break
-			}
-			after = page.Next
+		if out, err = d.appendBlocked(ctx, out, known, state, limit); err != nil {
+			return nil, err
 		}
 	}
 	for i := range out {
@@ -65,6 +51,31 @@ func (d *Outbox) Blocked(ctx context.Context, limit int) ([]Blocked, error) {
 		b.Waiting = n
 	}
 	return out, nil
+}
+
+// appendBlocked appends the aggregates that events in one state block, and that
+// are not known yet, until out has limit aggregates.
+func (d *Outbox) appendBlocked(
+	ctx context.Context, out []Blocked, known map[store.Aggregate]bool, state store.State, limit int,
+) ([]Blocked, error) {
+	for after := int64(0); ; {
+		page, err := d.List(ctx, state, store.Filter{Holding: true}, after, limit)
+		if err != nil {
+			return nil, err
+		}
+		for _, r := range page.Records {
+			agg := driver.AggregateOf(&r.Event)
+			if known[agg] || len(out) == limit {
+				continue
+			}
+			known[agg] = true
+			out = append(out, Blocked{Aggregate: agg, By: r, Since: r.CreatedAt})
+		}
+		if page.Next == 0 || len(out) == limit {
+			return out, nil
+		}
+		after = page.Next
+	}
 }
 
 // Unblock lets aggregates continue although the events with these ids, which

@@ -105,14 +105,7 @@ func (d *Outbox) each(ctx context.Context, f store.Filter, progress func(Progres
 		if err != nil {
 			return err
 		}
-		var ids []waybill.ID
-		for _, r := range page.Records {
-			if !seen[r.ID] {
-				seen[r.ID] = true
-				ids = append(ids, r.ID)
-			}
-		}
-		if len(ids) > 0 {
+		if ids := unseen(page.Records, seen); len(ids) > 0 {
 			if err := fn(ids); err != nil {
 				return err
 			}
@@ -126,4 +119,16 @@ func (d *Outbox) each(ctx context.Context, f store.Filter, progress func(Progres
 		}
 		after = page.Next
 	}
+}
+
+// unseen returns the ids of the records that are not in seen, and adds them.
+func unseen(records []store.Record, seen map[waybill.ID]bool) []waybill.ID {
+	var ids []waybill.ID
+	for _, r := range records {
+		if !seen[r.ID] {
+			seen[r.ID] = true
+			ids = append(ids, r.ID)
+		}
+	}
+	return ids
 }

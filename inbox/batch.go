@@ -7,6 +7,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // ConsumeBatch is [Group.Consume] for many events, with one statement for their
@@ -68,8 +69,26 @@ func (b *batch[T]) run(ctx context.Context) {
 		}
 		return
 	}
-	// An event gets its own transaction if this process is already handling it,
-	// if the batch contains it twice, or if it may have killed its consumer.
+	entered := b.enter(ctx)
+	for range together {
+		if !b.attempt(ctx) {
+			break
+		}
+	}
+	for key := range entered {
+		b.g.leave(key)
+	}
+	for _, m := range b.list {
+		if !m.applied {
+			b.results[m.at] = m.consume(ctx)
+		}
+	}
+}
+
+// enter decides which events get a transaction of their own, and enters the
+// others. An event gets its own transaction if this process is already handling
+// it, if the batch contains it twice, or if it may have killed its consumer.
+func (b *batch[T]) enter(ctx context.Context) map[waybill.ID]bool {
 	entered := make(map[waybill.ID]bool, len(b.list))
 	for _, m := range b.list {
 		redelivered := m.fence != nil && m.fence.Repeated()
@@ -81,29 +100,24 @@ func (b *batch[T]) run(ctx context.Context) {
 			entered[m.in.Key] = true
 		}
 	}
-	for range together {
-		if !b.attempt(ctx) {
-			break
-		}
+	return entered
+}
+
+// consume applies the event in a transaction of its own.
+func (m *member[T]) consume(ctx context.Context) error {
+	if ctx.Err() != nil {
+		return waybill.Later(0, m.wrap(context.Cause(ctx)))
 	}
-	for key := range entered {
-		b.g.leave(key)
+	res, err := m.g.consume(m.context(ctx), &consumption[T]{ev: m.ev, fn: m.fn, fence: m.own()})
+	return settled(res, err, m.own(), m.fence != nil && m.fence.Suspect)
+}
+
+// context returns the context of the handler, which has the delivery, if any.
+func (m *member[T]) context(ctx context.Context) context.Context {
+	if m.fence == nil {
+		return ctx
 	}
-	for _, m := range b.list {
-		if m.applied {
-			continue
-		}
-		inner := ctx
-		if m.fence != nil {
-			inner = waybill.ContextWithDelivery(ctx, *m.fence)
-		}
-		if ctx.Err() != nil {
-			b.results[m.at] = waybill.Later(0, m.wrap(context.Cause(ctx)))
-			continue
-		}
-		res, err := b.g.consume(inner, &consumption[T]{ev: m.ev, fn: m.fn, fence: m.own()})
-		b.results[m.at] = settled(res, err, m.own(), m.fence != nil && m.fence.Suspect)
-	}
+	return waybill.ContextWithDelivery(ctx, *m.fence)
 }
 
 // own returns the delivery to settle together with the event, if any.
@@ -128,55 +142,71 @@ func (b *batch[T]) attempt(ctx context.Context) bool {
 	if len(members) < 2 {
 		return false
 	}
-	var accepted []*member[T]
-	var failing *member[T]
+	var out batchOutcome[T]
 	began := time.Now()
 	err := b.g.inbox.runner.Run(ctx, nil, func(ctx context.Context, tx T) error {
-		accepted, failing = nil, nil
+		out = batchOutcome[T]{}
 		got, err := b.g.inbox.db.Accept(ctx, tx, waybill.NewID(), ins)
 		if err != nil {
 			return err
 		}
-		var done []waybill.Delivery
-		for i, m := range members {
-			if !got[i].Accepted {
-				m.alone = true
-				continue
-			}
-			inner := ctx
-			if m.fence != nil {
-				inner = waybill.ContextWithDelivery(ctx, *m.fence)
-			}
-			if err := m.apply(inner, tx, 1); err != nil {
-				failing = m
-				return err
-			}
-			accepted = append(accepted, m)
-			if m.settles() {
-				done = append(done, *m.fence)
-			}
+		if out, err = applyAll(ctx, tx, members, got); err != nil {
+			return err
 		}
-		if len(done) == 0 {
+		if len(out.settles) == 0 {
 			return b.g.prove(ctx, tx)
 		}
-		return b.g.inbox.finish.Finish(ctx, tx, done)
+		return b.g.inbox.finish.Finish(ctx, tx, out.settles)
 	})
 	if err == nil {
-		took := time.Since(began) / time.Duration(max(len(accepted), 1))
-		for _, m := range accepted {
-			m.applied = true
-			if m.settles() {
-				b.results[m.at] = waybill.ErrSettled
-			}
-			b.g.tell(m.ev, Result{Attempt: 1}, nil, took)
-		}
+		b.applied(out.accepted, time.Since(began))
 		return false
 	}
 	// The transaction was rolled back or its outcome is unknown: consuming each
 	// event on its own finds out.
-	if failing == nil {
+	if out.failing == nil {
 		return false
 	}
-	failing.alone = true
+	out.failing.alone = true
 	return true
+}
+
+// batchOutcome is the outcome of the handlers of one transaction.
+type batchOutcome[T any] struct {
+	accepted []*member[T]
+	settles  []waybill.Delivery // the deliveries to settle in the transaction
+	failing  *member[T]         // the member whose handler failed
+}
+
+// applyAll calls the handlers of the accepted members, up to the first one that
+// fails.
+func applyAll[T any](ctx context.Context, tx T, members []*member[T], got []driver.AcceptResult) (batchOutcome[T], error) {
+	var out batchOutcome[T]
+	for i, m := range members {
+		if !got[i].Accepted {
+			m.alone = true
+			continue
+		}
+		if err := m.apply(m.context(ctx), tx, 1); err != nil {
+			out.failing = m
+			return out, err
+		}
+		out.accepted = append(out.accepted, m)
+		if m.settles() {
+			out.settles = append(out.settles, *m.fence)
+		}
+	}
+	return out, nil
+}
+
+// applied records the members of a committed transaction.
+func (b *batch[T]) applied(members []*member[T], took time.Duration) {
+	each := took / time.Duration(max(len(members), 1))
+	for _, m := range members {
+		m.applied = true
+		if m.settles() {
+			b.results[m.at] = waybill.ErrSettled
+		}
+		b.g.tell(m.ev, Result{Attempt: 1}, nil, each)
+	}
 }

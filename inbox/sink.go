@@ -101,51 +101,65 @@ func (b *Bus) Publish(ctx context.Context, evs ...waybill.Event) error {
 // handles it has applied it; a redelivery has no effect in groups that already
 // applied it.
 func (b *Bus) Deliver(ctx context.Context, deliveries []waybill.Delivery) []error {
-	results := make([]error, len(deliveries))
-	handled, replayed := make([]int, len(deliveries)), make([]int, len(deliveries))
+	f := busDelivery{
+		deliveries: deliveries, results: make([]error, len(deliveries)), handled: make([]int, len(deliveries)), replayed: make([]int, len(deliveries)),
+	}
 	takers := make([][]int, len(b.consumers))
 	for c, consumer := range b.consumers {
 		for i := range deliveries {
 			if consumer.Handles(deliveries[i].AggregateType, deliveries[i].Type) {
 				takers[c] = append(takers[c], i)
-				handled[i]++
+				f.handled[i]++
 			}
 		}
 	}
 	for c, consumer := range b.consumers {
-		if len(takers[c]) == 0 {
-			continue
-		}
-		part := make([]waybill.Delivery, len(takers[c]))
-		for n, i := range takers[c] {
-			part[n] = deliveries[i]
-			if handled[i] > 1 {
-				// settled only after all groups applied it
-				part[n].Claim = nil
-			}
-		}
-		for n, err := range consumer.Deliver(ctx, part) {
-			i := takers[c][n]
-			class, _ := waybill.Classify(err)
-			switch {
-			case handled[i] == 1:
-				results[i] = err
-			case errors.Is(err, waybill.ErrReplayed):
-				replayed[i]++
-			case class != waybill.ClassDone:
-				results[i] = errors.Join(results[i], fmt.Errorf("group %s: %w", consumer.Name(), err))
-			}
+		if len(takers[c]) > 0 {
+			f.deliver(ctx, consumer, takers[c])
 		}
 	}
 	for i := range deliveries {
-		if replayed[i] > 0 && replayed[i] == handled[i] {
-			results[i] = waybill.ErrReplayed // by every group that handles it
+		if f.replayed[i] > 0 && f.replayed[i] == f.handled[i] {
+			f.results[i] = waybill.ErrReplayed // by every group that handles it
 		}
-		if handled[i] == 0 {
-			results[i] = fmt.Errorf("inbox: %w for %s of %s in any group", waybill.ErrNoHandler, deliveries[i].Type, deliveries[i].AggregateType)
+		if f.handled[i] == 0 {
+			f.results[i] = fmt.Errorf("inbox: %w for %s of %s in any group", waybill.ErrNoHandler, deliveries[i].Type, deliveries[i].AggregateType)
 		}
 	}
-	return results
+	return f.results
+}
+
+// busDelivery is a batch on its way to the groups of a bus. The slices have one
+// element for each delivery.
+type busDelivery struct {
+	deliveries []waybill.Delivery
+	results    []error
+	handled    []int // the number of groups that handle it
+	replayed   []int // the number of groups that had applied it
+}
+
+// deliver passes the deliveries with these indexes to one group.
+func (f *busDelivery) deliver(ctx context.Context, consumer Consumer, indexes []int) {
+	part := make([]waybill.Delivery, len(indexes))
+	for n, i := range indexes {
+		part[n] = f.deliveries[i]
+		if f.handled[i] > 1 {
+			// settled only after all groups applied it
+			part[n].Claim = nil
+		}
+	}
+	for n, err := range consumer.Deliver(ctx, part) {
+		i := indexes[n]
+		class, _ := waybill.Classify(err)
+		switch {
+		case f.handled[i] == 1:
+			f.results[i] = err
+		case errors.Is(err, waybill.ErrReplayed):
+			f.replayed[i]++
+		case class != waybill.ClassDone:
+			f.results[i] = errors.Join(f.results[i], fmt.Errorf("group %s: %w", consumer.Name(), err))
+		}
+	}
 }
 
 // Destination names the events that a relay defers when a handler reports

@@ -167,16 +167,11 @@ func eachUnrecorded[T any](
 		for i := range page {
 			ev := page[i].Event
 			span.From, span.After = page[i].EndedAt, ev.ID
-			if handles != nil && !handles(ev.AggregateType, ev.Type) {
-				continue
+			missing, err := isMissing(ctx, db, group, handles, &ev)
+			if err != nil {
+				return errors.Join(append(errs, err)...)
 			}
-			there := false
-			if ev.DedupKey != "" {
-				if _, there, err = db.InboxRecords.FindRecord(ctx, group, inbox.DedupID(ev.TenantID, ev.DedupKey)); err != nil {
-					return errors.Join(append(errs, err)...)
-				}
-			}
-			if there {
+			if !missing {
 				continue
 			}
 			if err := fn(ev); err != nil && len(errs) < maxErrors {
@@ -190,6 +185,21 @@ func eachUnrecorded[T any](
 			return errors.Join(errs...)
 		}
 	}
+}
+
+// isMissing reports whether a group handles an event that has no record under
+// its id, and has no record of it under its dedup key either.
+func isMissing[T any](
+	ctx context.Context, db driver.Roles[T], group string, handles func(aggregateType, eventType string) bool, ev *waybill.Event,
+) (bool, error) {
+	if handles != nil && !handles(ev.AggregateType, ev.Type) {
+		return false, nil
+	}
+	if ev.DedupKey == "" {
+		return true, nil
+	}
+	_, there, err := db.InboxRecords.FindRecord(ctx, group, inbox.DedupID(ev.TenantID, ev.DedupKey))
+	return !there, err
 }
 
 // maxErrors is the number of errors that a run returns.

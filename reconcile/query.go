@@ -63,34 +63,40 @@ func QueryFind(db Queryer, q Query) func(ctx context.Context, w Window, missing 
 			return fmt.Errorf("the query: %w", err)
 		}
 		defer rows.Close()
-		names, err := rows.Columns()
-		if err != nil {
-			return fmt.Errorf("the query: %w", err)
-		}
-		values := make([]any, len(names))
-		dest := make([]any, len(names))
-		for i := range values {
-			dest[i] = &values[i]
-		}
-		for rows.Next() {
-			if err := rows.Scan(dest...); err != nil {
-				return fmt.Errorf("the query: %w", err)
-			}
-			ev := q.Event
-			for i, name := range names {
-				if err := setField(&ev, name, values[i]); err != nil {
-					return fmt.Errorf("the query: column %s: %w", name, err)
-				}
-			}
-			if err := missing(ev); err != nil {
-				return err
-			}
-		}
-		if err := rows.Err(); err != nil {
-			return fmt.Errorf("the query: %w", err)
-		}
-		return nil
+		return eachEvent(rows, q.Event, missing)
 	}
+}
+
+// eachEvent calls missing with the event of each row. The columns override the
+// fields of base.
+func eachEvent(rows *sql.Rows, base waybill.Event, missing func(waybill.Event) error) error {
+	names, err := rows.Columns()
+	if err != nil {
+		return fmt.Errorf("the query: %w", err)
+	}
+	values := make([]any, len(names))
+	dest := make([]any, len(names))
+	for i := range values {
+		dest[i] = &values[i]
+	}
+	for rows.Next() {
+		if err := rows.Scan(dest...); err != nil {
+			return fmt.Errorf("the query: %w", err)
+		}
+		ev := base
+		for i, name := range names {
+			if err := setField(&ev, name, values[i]); err != nil {
+				return fmt.Errorf("the query: column %s: %w", name, err)
+			}
+		}
+		if err := missing(ev); err != nil {
+			return err
+		}
+	}
+	if err := rows.Err(); err != nil {
+		return fmt.Errorf("the query: %w", err)
+	}
+	return nil
 }
 
 // setField sets the event's field that the column is named after.

@@ -99,17 +99,7 @@ func secrets(urls string) []string {
 	// The whole text as well as its parts: a password may contain a comma.
 	for _, part := range append(strings.Split(urls, ","), urls) {
 		part = strings.TrimSpace(part)
-		// Without the URL parser as well: it rejects some URLs, and their
-		// passwords must not be shown either.
-		if _, rest, ok := strings.Cut(part, "://"); ok {
-			if at := strings.LastIndexByte(rest, '@'); at >= 0 {
-				if _, password, ok := strings.Cut(rest[:at], ":"); ok {
-					add(password)
-				} else {
-					add(rest[:at])
-				}
-			}
-		}
+		add(passwordIn(part))
 		u, err := url.Parse(part)
 		if err != nil {
 			continue
@@ -119,16 +109,42 @@ func secrets(urls string) []string {
 		} else if u.User != nil {
 			add(u.User.Username())
 		}
-		for name, values := range u.Query() {
-			if isFile(name) {
-				continue // file names stay readable, for the operator
-			}
-			for _, v := range values {
-				if len(v) >= 6 { // "true" and "1" are not secrets, and occur in any text
-					add(v)
-				}
-			}
+		for _, v := range queryValues(u) {
+			add(v)
 		}
 	}
 	return found
+}
+
+// passwordIn returns the password of a URL, or the user without a password. It
+// does not need the URL parser, which rejects some URLs: their passwords must
+// not be shown either.
+func passwordIn(text string) string {
+	_, rest, _ := strings.Cut(text, "://")
+	at := strings.LastIndexByte(rest, '@')
+	if at < 0 {
+		return ""
+	}
+	if _, password, ok := strings.Cut(rest[:at], ":"); ok {
+		return password
+	}
+	return rest[:at]
+}
+
+// queryValues returns the values of a URL's query that may be secrets. The
+// names of files stay readable, for the operator. Values such as "true" and "1"
+// are not secrets, and occur in any text.
+func queryValues(u *url.URL) []string {
+	var out []string
+	for name, values := range u.Query() {
+		if isFile(name) {
+			continue
+		}
+		for _, v := range values {
+			if len(v) >= 6 {
+				out = append(out, v)
+			}
+		}
+	}
+	return out
 }

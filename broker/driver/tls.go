@@ -29,13 +29,9 @@ const paramCreds = "creds"
 // PEM files, which TakeTLS reads immediately.
 func TakeTLS(query url.Values, base *tls.Config) (*tls.Config, error) {
 	ca, cert, key := query.Get(paramCA), query.Get(paramCert), query.Get(paramKey)
-	insecure := ""
-	for _, name := range []string{paramInsecure, paramSkipVerify} {
-		if text := query.Get(name); text != "" {
-			if insecure = text; text != "true" && text != "false" {
-				return nil, fmt.Errorf("parameter %s: want true or false", name)
-			}
-		}
+	insecure, err := insecureIn(query)
+	if err != nil {
+		return nil, err
 	}
 	for _, name := range []string{paramCA, paramCert, paramKey, paramInsecure, paramSkipVerify} {
 		query.Del(name)
@@ -51,13 +47,8 @@ func TakeTLS(query url.Values, base *tls.Config) (*tls.Config, error) {
 		cfg.InsecureSkipVerify = true //nolint:gosec // it was asked for, and is logged
 	}
 	if ca != "" {
-		text, err := os.ReadFile(ca)
-		if err != nil {
-			return nil, fmt.Errorf("parameter ca: %w", err)
-		}
-		cfg.RootCAs = x509.NewCertPool()
-		if !cfg.RootCAs.AppendCertsFromPEM(text) {
-			return nil, fmt.Errorf("parameter ca: %s holds no certificate in PEM", ca)
+		if cfg.RootCAs, err = readCA(ca); err != nil {
+			return nil, err
 		}
 	}
 	if (cert == "") != (key == "") {
@@ -71,6 +62,32 @@ func TakeTLS(query url.Values, base *tls.Config) (*tls.Config, error) {
 		cfg.Certificates = []tls.Certificate{pair}
 	}
 	return cfg, nil
+}
+
+// insecureIn returns the value of the parameter insecure, "" if it is missing.
+func insecureIn(query url.Values) (string, error) {
+	insecure := ""
+	for _, name := range []string{paramInsecure, paramSkipVerify} {
+		if text := query.Get(name); text != "" {
+			if insecure = text; text != "true" && text != "false" {
+				return "", fmt.Errorf("parameter %s: want true or false", name)
+			}
+		}
+	}
+	return insecure, nil
+}
+
+// readCA reads a file of trusted certificates.
+func readCA(file string) (*x509.CertPool, error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("parameter ca: %w", err)
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(text) {
+		return nil, fmt.Errorf("parameter ca: %s holds no certificate in PEM", file)
+	}
+	return pool, nil
 }
 
 // WarnInsecure logs a warning if the config accepts any certificate.

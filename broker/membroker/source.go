@@ -149,23 +149,7 @@ func (s *session) deliver(limit int) (batch []*driver.Incoming, next time.Time, 
 		return nil, time.Time{}, nil, errDown
 	}
 	now := time.Now()
-	next = now.Add(time.Hour)
-	var due []*pending
-	for _, p := range s.group.pending {
-		if !p.due.After(now) {
-			due = append(due, p)
-		} else if p.due.Before(next) {
-			next = p.due
-		}
-	}
-	slices.SortFunc(due, func(x, y *pending) int { return cmp.Compare(x.seq, y.seq) })
-	for ; len(due) < limit && s.group.next < len(b.log); s.group.next++ {
-		if m := b.log[s.group.next]; s.cfg.wants(m.message.Topic) {
-			p := &pending{stored: m}
-			s.group.pending[m.seq] = p
-			due = append(due, p)
-		}
-	}
+	due, next := s.due(limit, now)
 	for _, p := range due[:min(len(due), limit)] {
 		if wait := s.delayed(p); wait > 0 {
 			if p.due = now.Add(wait); p.due.Before(next) {
@@ -187,13 +171,40 @@ func (s *session) deliver(limit int) (batch []*driver.Incoming, next time.Time, 
 			batch = append(batch, s.incoming(p))
 		}
 	}
+	b.reorder(batch)
+	return batch, next, b.changed, nil
+}
+
+// due returns the messages that are due, in order, and the time at which the
+// next one is. It takes new messages from the log if fewer than limit are due.
+func (s *session) due(limit int, now time.Time) (due []*pending, next time.Time) {
+	next = now.Add(time.Hour)
+	for _, p := range s.group.pending {
+		if !p.due.After(now) {
+			due = append(due, p)
+		} else if p.due.Before(next) {
+			next = p.due
+		}
+	}
+	slices.SortFunc(due, func(x, y *pending) int { return cmp.Compare(x.seq, y.seq) })
+	for ; len(due) < limit && s.group.next < len(s.b.log); s.group.next++ {
+		if m := s.b.log[s.group.next]; s.cfg.wants(m.message.Topic) {
+			p := &pending{stored: m}
+			s.group.pending[m.seq] = p
+			due = append(due, p)
+		}
+	}
+	return due, next
+}
+
+// reorder swaps neighbors, so that a message moves by at most one place.
+func (b *Broker) reorder(batch []*broker.Incoming) {
 	for i := 1; i < len(batch); i++ {
 		if b.happens(b.faults.Reorder) {
 			batch[i-1], batch[i] = batch[i], batch[i-1]
-			i++ // at most one place
+			i++
 		}
 	}
-	return batch, next, b.changed, nil
 }
 
 // delayed returns the delay of a message.

@@ -25,41 +25,57 @@ func Ahead(
 	from []driver.Cursor, seen []driver.RowRef, limit int, plain func(driver.Cursor, []store.Aggregate) (map[store.Aggregate]int64, error),
 ) (keys []store.Key, looked int, err error) {
 	for _, c := range from {
-		var aggs []store.Aggregate
-		taken := make(map[store.Aggregate]int)
-		for i := range seen {
-			if s := &seen[i]; s.Lane == c.Lane && !s.Aggregate.IsZero() {
-				c.UpTo = s.Seq
-				if taken[s.Aggregate]++; taken[s.Aggregate] == 1 {
-					aggs = append(aggs, s.Aggregate)
-				}
-			}
-		}
+		aggs, last := aggregatesOf(seen, c.Lane)
 		var first map[store.Aggregate]int64
 		if len(aggs) > 0 {
+			c.UpTo = last
 			looked = max(looked, int(c.UpTo-c.After))
 			if first, err = plain(c, aggs); err != nil {
 				return nil, 0, err
 			}
 		}
-		clear(taken)
-		share := max(limit/aheadShare, 1)
-		left := limit
-		for i := range seen {
-			s := &seen[i]
-			if s.Lane != c.Lane || left <= 0 {
-				continue
-			}
-			if !s.Aggregate.IsZero() {
-				if seq, waits := first[s.Aggregate]; waits && seq < s.Seq || taken[s.Aggregate] >= share {
-					continue
-				}
-				taken[s.Aggregate]++
-			}
-			keys = append(keys, s.Key)
-			left--
-		}
+		keys = appendAhead(keys, seen, c.Lane, limit, first)
 	}
 	slices.SortFunc(keys, compareKeys)
 	return keys, looked, nil
+}
+
+// aggregatesOf returns the aggregates of a lane's rows, each once, and the
+// highest seq of their rows.
+func aggregatesOf(seen []driver.RowRef, lane int) (aggs []store.Aggregate, last int64) {
+	known := make(map[store.Aggregate]bool)
+	for i := range seen {
+		s := &seen[i]
+		if s.Lane != lane || s.Aggregate.IsZero() {
+			continue
+		}
+		last = s.Seq
+		if !known[s.Aggregate] {
+			known[s.Aggregate] = true
+			aggs = append(aggs, s.Aggregate)
+		}
+	}
+	return aggs, last
+}
+
+// appendAhead appends the keys of a lane's rows that may be delivered, at most
+// limit. first has the seq of the first plain row of each aggregate.
+func appendAhead(keys []store.Key, seen []driver.RowRef, lane, limit int, first map[store.Aggregate]int64) []store.Key {
+	chosen := make(map[store.Aggregate]int)
+	most := max(limit/aheadShare, 1)
+	for i := range seen {
+		s := &seen[i]
+		if s.Lane != lane || limit <= 0 {
+			continue
+		}
+		if !s.Aggregate.IsZero() {
+			if seq, waits := first[s.Aggregate]; waits && seq < s.Seq || chosen[s.Aggregate] >= most {
+				continue
+			}
+			chosen[s.Aggregate]++
+		}
+		keys = append(keys, s.Key)
+		limit--
+	}
+	return keys
 }

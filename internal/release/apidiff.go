@@ -1,6 +1,7 @@
 package release
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,12 +16,9 @@ import (
 // APIDiff prints how the exported API of each released module differs from a
 // commit. The default is the last tag of the core. The tool is apidiff.
 func (r *Repo) APIDiff(ctx context.Context, tool, base string, out io.Writer) error {
-	if base == "" {
-		tag, err := r.lastTag(ctx)
-		if err != nil {
-			return err
-		}
-		base = tag
+	base, err := r.baseOf(ctx, base)
+	if err != nil {
+		return err
 	}
 	if base == "" {
 		fmt.Fprintln(out, "apidiff: no version is tagged yet, so there is nothing to compare with; BASE names a commit")
@@ -55,10 +53,7 @@ func (r *Repo) APIDiff(ctx context.Context, tool, base string, out io.Writer) er
 		if err != nil {
 			return err
 		}
-		if changes == "" {
-			changes = "no changes\n"
-		}
-		fmt.Fprintf(out, "%s, since %s:\n%s", m.path, base, changes)
+		fmt.Fprintf(out, "%s, since %s:\n%s", m.path, base, cmp.Or(changes, "no changes\n"))
 	}
 	for _, m := range before.modules {
 		if _, ok := r.module(m.path); !ok && slices.Contains(r.released, m.dir) {
@@ -66,6 +61,15 @@ func (r *Repo) APIDiff(ctx context.Context, tool, base string, out io.Writer) er
 		}
 	}
 	return nil
+}
+
+// baseOf returns the commit to compare with: the named one, or the last tag, or
+// "" if there is no tag.
+func (r *Repo) baseOf(ctx context.Context, named string) (string, error) {
+	if named != "" {
+		return named, nil
+	}
+	return r.lastTag(ctx)
 }
 
 // lastTag returns the highest version of the core that is tagged, or "". The

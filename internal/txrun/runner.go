@@ -236,27 +236,31 @@ func (r *Runner[T]) tellCommitted(ctx context.Context, batches []*written, after
 		return func(i int) bool { return !b.accepted(i) || len(undone) > 0 && undone[b.evs[i].ID] }
 	}
 	if hub := r.db.Local(); hub.HasListeners() {
-		commit := driver.Commit{Checked: ending.Checked, BeganAt: begun}
-		for _, b := range batches {
-			gone := lost(b)
-			for i := range b.evs {
-				if gone(i) {
-					continue
-				}
-				if ev, lane := &b.evs[i], b.placed[i].Lane; hub.NeedsPublish(ev, lane) {
-					commit.Entries = append(commit.Entries, driver.Entry{Event: *ev, Lane: lane})
-				}
-			}
-		}
-		if len(commit.Entries) > 0 {
-			hub.Publish(commit)
-		}
+		publish(hub, batches, lost, driver.Commit{Checked: ending.Checked, BeganAt: begun})
 	}
 	for w, evs := range byWriter(batches, Writer.WantsCommitted, lost) {
 		w.Committed(ctx, evs)
 	}
 	for _, fn := range after {
 		contained(r.logger, "an AfterCommit callback", fn)
+	}
+}
+
+// publish notifies the relays of this process of the committed events.
+func publish(hub *driver.Hub, batches []*written, lost func(*written) func(int) bool, commit driver.Commit) {
+	for _, b := range batches {
+		gone := lost(b)
+		for i := range b.evs {
+			if gone(i) {
+				continue
+			}
+			if ev, lane := &b.evs[i], b.placed[i].Lane; hub.NeedsPublish(ev, lane) {
+				commit.Entries = append(commit.Entries, driver.Entry{Event: *ev, Lane: lane})
+			}
+		}
+	}
+	if len(commit.Entries) > 0 {
+		hub.Publish(commit)
 	}
 }
 

@@ -66,13 +66,7 @@ func (t *table) writeTo(out io.Writer) error {
 	}
 	room, below := tableWidth-used, false
 	if last > 0 && room < lastWidth {
-		longest := 0
-		for _, row := range t.rows {
-			if len(row) > last {
-				longest = max(longest, utf8.RuneCountInString(row[last]))
-			}
-		}
-		below = longest > room
+		below = t.longest(last) > room
 	}
 	var b strings.Builder
 	for i, row := range t.rows {
@@ -97,6 +91,17 @@ func (t *table) writeTo(out io.Writer) error {
 		}
 	}
 	return nil
+}
+
+// longest returns the width of the widest cell of a column.
+func (t *table) longest(column int) int {
+	longest := 0
+	for _, row := range t.rows {
+		if len(row) > column {
+			longest = max(longest, utf8.RuneCountInString(row[column]))
+		}
+	}
+	return longest
 }
 
 // widths returns the width of each column but the last: the width of its widest

@@ -17,26 +17,9 @@ import (
 // components returns the enabled tasks of a relay.
 func (r *Relay) components() ([]Component, error) {
 	s := r.Settings
-	var all []Component
-	if s.Relay.Enabled {
-		c, err := r.deliver() // it also purges
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, c)
-	} else if s.Purge.Enabled {
-		p, err := r.Outbox.Purger(admin.Retention{History: s.Relay.HistoryRetention, Dead: s.Relay.DeadRetention, PurgeInterval: s.Purge.Interval, PurgeBatchSize: s.Purge.BatchSize})
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, Component{Name: "purge", Run: p.Run})
-	}
-	if s.CDC.Enabled {
-		c, err := r.Outbox.Capturer(admin.Capture{Retention: s.CDC.Retention, Interval: s.CDC.Interval, PurgeInterval: s.Purge.Interval})
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, Component{Name: "cdc", Run: c.Run})
+	all, err := r.outboxComponents()
+	if err != nil {
+		return nil, err
 	}
 	if s.Inbox.Enabled && s.Inbox.Retention > 0 {
 		all = append(all, r.every("inbox retention", s.Inbox.PurgeInterval, r.purgeRecords))
@@ -57,6 +40,33 @@ func (r *Relay) components() ([]Component, error) {
 	}
 	if s.Metrics.Enabled && (r.Observe.Backlog != nil || r.Observe.Groups != nil || r.Observe.Keys != nil) {
 		all = append(all, r.every("counting", s.Metrics.Interval, r.count))
+	}
+	return all, nil
+}
+
+// outboxComponents returns the enabled tasks of the outbox.
+func (r *Relay) outboxComponents() ([]Component, error) {
+	s := r.Settings
+	var all []Component
+	if s.Relay.Enabled {
+		c, err := r.deliver() // it also purges
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, c)
+	} else if s.Purge.Enabled {
+		p, err := r.Outbox.Purger(admin.Retention{History: s.Relay.HistoryRetention, Dead: s.Relay.DeadRetention, PurgeInterval: s.Purge.Interval, PurgeBatchSize: s.Purge.BatchSize})
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, Component{Name: "purge", Run: p.Run})
+	}
+	if s.CDC.Enabled {
+		c, err := r.Outbox.Capturer(admin.Capture{Retention: s.CDC.Retention, Interval: s.CDC.Interval, PurgeInterval: s.Purge.Interval})
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, Component{Name: "cdc", Run: c.Run})
 	}
 	return all, nil
 }

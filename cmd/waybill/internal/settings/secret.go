@@ -238,14 +238,7 @@ func urlPieces(text string) []string {
 		}
 	}
 	if web := u.Scheme == "http" || u.Scheme == "https"; web && strings.Trim(u.Path, "/") != "" {
-		out = append(out, u.Path, u.EscapedPath(), u.RawQuery)
-		out = append(out, strings.Split(u.Path, "/")...)
-		for part := range strings.SplitSeq(u.RawQuery, "&") {
-			name, value, _ := strings.Cut(part, "=")
-			if out = append(out, value); strings.Trim(value, "=") == "" {
-				out = append(out, name) // possibly a token; a name with a value is shown
-			}
-		}
+		out = append(out, webPieces(u)...)
 	}
 	for name, values := range u.Query() {
 		if !harmless.MatchString(name) {
@@ -255,6 +248,19 @@ func urlPieces(text string) []string {
 		}
 	}
 	return append(out, u.Fragment)
+}
+
+// webPieces returns the parts of the path and the query of a web address. Any
+// of them may be a token.
+func webPieces(u *url.URL) []string {
+	out := append([]string{u.Path, u.EscapedPath(), u.RawQuery}, strings.Split(u.Path, "/")...)
+	for part := range strings.SplitSeq(u.RawQuery, "&") {
+		name, value, _ := strings.Cut(part, "=")
+		if out = append(out, value); strings.Trim(value, "=") == "" {
+			out = append(out, name) // possibly a token; a name with a value is shown
+		}
+	}
+	return out
 }
 
 // words returns the harmless parts of a URL: scheme, user name, host, path. A
