@@ -1,9 +1,11 @@
 package idempotency
 
+// This file runs a function under a committed claim, and ends the claim with
+// the function's outcome.
+
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync"
 	"time"
 
@@ -14,7 +16,8 @@ import (
 
 // attempt is a run whose claim is committed.
 type attempt[T any] struct {
-	*invocation[T]
+	*entry[T]
+	fn      func(ctx context.Context) (Answer, error)
 	flight  *inflight
 	key     driver.KeyAttempt
 	created time.Time
@@ -31,13 +34,12 @@ type attempt[T any] struct {
 var errPanicked = errors.New("the function panicked or ended its goroutine")
 
 // run calls the function and records the outcome.
-func (a *attempt[T]) run(ctx context.Context) (Reply, error) {
+func (a *attempt[T]) run(ctx context.Context) outcome {
 	if err := a.phases.load(a.point); err != nil {
 		err = a.wrap(err)
 		a.fail(ctx, codeFailed, err)
-		return Reply{}, err
+		return outcome{err: err}
 	}
-	a.ran = true
 	a.note.run = a
 	began := time.Now()
 	inner, stop := a.hold(ctx)
@@ -58,11 +60,11 @@ func (a *attempt[T]) run(ctx context.Context) (Reply, error) {
 	if err != nil {
 		a.fail(ctx, codeFailed, err)
 		a.reportRun(began, err)
-		return Reply{}, err
+		return outcome{err: err, ran: true}
 	}
 	reply, err := a.settle(ctx, answer)
 	a.reportRun(began, err)
-	return reply, err
+	return outcome{reply: reply, err: err, ran: true}
 }
 
 // fail releases the key, or marks it uncertain if the run had an effect that
@@ -71,7 +73,7 @@ func (a *attempt[T]) fail(ctx context.Context, code string, cause error) {
 	ctx, cancel := detach(ctx)
 	defer cancel()
 	end := a.failure(code, cause.Error())
-	if _, effect, _ := a.note.read(); effect {
+	if a.note.read().effect {
 		end.State = store.KeyUncertain
 	}
 	if _, err := a.k.db.EndKey(ctx, a.key, end); err != nil {
@@ -81,9 +83,9 @@ func (a *attempt[T]) fail(ctx context.Context, code string, cause error) {
 
 // settle stores the answer and returns the caller's reply.
 func (a *attempt[T]) settle(ctx context.Context, answer Answer) (Reply, error) {
-	said, _, dontStore := a.note.read()
-	stored := a.final(ctx, &answer, said)
-	if answer.Release || dontStore {
+	set := a.note.read()
+	stored := a.final(ctx, &answer, set.ref)
+	if answer.Release || set.dontStore {
 		a.fail(ctx, codeReleased, errReleased)
 		return Reply{Answer: answer}, nil
 	}
@@ -142,77 +144,4 @@ func (a *attempt[T]) late(ctx context.Context, answer Answer, stored driver.KeyA
 		return a.judge(&rec)
 	}
 	return Reply{}, a.wrap(errLapsed)
-}
-
-var (
-	// errLapsed reports that another run may hold the key.
-	errLapsed = fmt.Errorf("%w: the run outlived its lease, and its answer is not stored", waybill.ErrLeaseLost)
-	// errTooLong is the cause that ends a run's context.
-	errTooLong = fmt.Errorf("idempotency: MaxExecution exceeded: %w", context.DeadlineExceeded)
-)
-
-// hold renews the lease until stop is called. The returned context ends when
-// the lease is lost or after MaxExecution. Most runs end long before their
-// lease must be renewed, so hold starts a goroutine only when the first renewal
-// is due.
-func (a *attempt[T]) hold(ctx context.Context) (inner context.Context, stop func()) {
-	lost, lose := context.WithCancelCause(ctx)
-	inner, done := a.bounded(lost)
-	beat, end := context.WithCancel(context.WithoutCancel(ctx))
-	stopped := make(chan struct{})
-	began := time.Now()
-	timer := time.AfterFunc(a.k.cfg.Lease/3, func() {
-		defer close(stopped)
-		a.beat(beat, began, lose)
-	})
-	return inner, func() {
-		end()
-		if !timer.Stop() {
-			<-stopped
-		}
-		done()
-		lose(nil)
-	}
-}
-
-// bounded returns a context that ends after MaxExecution.
-func (e *invocation[T]) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
-	if limit := e.k.cfg.MaxExecution; limit > 0 {
-		return context.WithTimeoutCause(ctx, limit, errTooLong)
-	}
-	return ctx, func() {}
-}
-
-// beat renews the lease immediately and then at every third of it. If the store
-// fails, beat retries until the lease has expired.
-func (a *attempt[T]) beat(ctx context.Context, began time.Time, lose context.CancelCauseFunc) {
-	every := a.k.cfg.Lease / 3
-	for pause := time.Duration(0); ; {
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(pause):
-		}
-		now := time.Now()
-		if limit := a.k.cfg.MaxExecution; limit > 0 && now.Sub(began) >= limit {
-			return // a run that ignores the end of its context loses the key
-		}
-		renew, cancel := context.WithDeadline(ctx, a.until)
-		ok, err := a.k.db.RenewKey(renew, a.key, a.k.cfg.Lease)
-		cancel()
-		left := time.Until(a.until)
-		switch {
-		case ctx.Err() != nil:
-			return
-		case ok:
-			a.until = now.Add(a.k.cfg.Lease)
-			a.flight.until.Store(a.until.UnixNano())
-			pause = every
-		case err == nil || left <= 0:
-			lose(errLapsed)
-			return
-		default:
-			pause = min(every/3, left)
-		}
-	}
 }

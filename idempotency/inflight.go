@@ -1,11 +1,14 @@
 package idempotency
 
+// This file shares the outcome of one request with the concurrent requests of
+// the same key in this process. It has no access to the store.
+
 import (
-	"context"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/waybillhq/waybill/store"
 )
 
 // inflight is a request that is in flight in this process. Other requests with
@@ -62,32 +65,32 @@ func (e *event) happened() <-chan struct{} {
 	return e.done
 }
 
+// inflights are the requests that are in flight in this process.
+type inflights struct {
+	mu sync.Mutex
+	by map[store.KeyID]*inflight
+}
+
 // enter returns the inflight of a key, and whether the caller leads it: a
 // leader must call leave.
-func (k *Keys[T]) enter(req *Request) (*inflight, bool) {
-	id := req.id()
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if f := k.flights[id]; f != nil {
+func (g *inflights) enter(id store.KeyID, hash Hash) (f *inflight, lead bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if f := g.by[id]; f != nil {
 		return f, false
 	}
-	f := &inflight{hash: req.Hash}
-	k.flights[id] = f
+	f = &inflight{hash: hash}
+	g.by[id] = f
 	return f, true
 }
 
 // leave ends an inflight. It frees the key before it wakes the waiting
 // requests, so that one of them can lead the next.
-func (k *Keys[T]) leave(req *Request, f *inflight) {
-	k.mu.Lock()
-	delete(k.flights, req.id())
-	k.mu.Unlock()
-	switch {
-	case f.taken:
-		k.policy.ran()
-	case f.reply.Replayed:
-		k.policy.repeated()
-	case !f.declined: // the store failed: each request tries by itself
+func (g *inflights) leave(id store.KeyID, f *inflight) {
+	g.mu.Lock()
+	delete(g.by, id)
+	g.mu.Unlock()
+	if !f.taken && !f.declined { // the store failed: each request tries by itself
 		f.claimed.happen()
 	}
 	f.ended.happen()
@@ -112,49 +115,3 @@ func (f *inflight) decline(reply Reply, err error) {
 
 // left returns the remaining lease.
 func (f *inflight) left() time.Duration { return time.Until(time.Unix(0, f.until.Load())) }
-
-// follow waits for an inflight that another request leads. If again is set,
-// there is no outcome to share.
-func (e *invocation[T]) follow(ctx context.Context, f *inflight, until time.Time) (reply Reply, again bool, err error) {
-	select {
-	case <-f.claimed.happened():
-	case <-ctx.Done():
-		return Reply{}, false, context.Cause(ctx)
-	}
-	switch {
-	case f.taken && f.hash != e.req.Hash:
-		return Reply{}, false, e.conflict()
-	case f.taken:
-		return e.awaitEnd(ctx, f, until)
-	case !f.declined || f.hash != e.req.Hash:
-		return Reply{}, true, nil
-	}
-	return shared(f.reply), false, f.err
-}
-
-// awaitEnd waits for the end of a run, if the request has a WaitMax.
-func (e *invocation[T]) awaitEnd(ctx context.Context, f *inflight, until time.Time) (reply Reply, again bool, err error) {
-	left := time.Until(until)
-	if e.req.WaitMax == 0 || left <= 0 {
-		return Reply{}, false, e.inProgress(f.left())
-	}
-	timer := time.NewTimer(left)
-	defer timer.Stop()
-	select {
-	case <-f.ended.happened():
-		if f.answer != nil {
-			return shared(Reply{Answer: *f.answer, Replayed: true}), false, nil
-		}
-		return Reply{}, true, nil
-	case <-timer.C:
-		return Reply{}, false, e.inProgress(f.left())
-	case <-ctx.Done():
-		return Reply{}, false, context.Cause(ctx)
-	}
-}
-
-// shared returns a reply with a copy of the bytes.
-func shared(r Reply) Reply {
-	r.Body = slices.Clone(r.Body)
-	return r
-}

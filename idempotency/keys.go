@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -94,15 +93,10 @@ func (c Config) withDefaults() Config {
 // Keys manages the idempotency keys of one database. T is the type of its
 // transactions. It is safe for concurrent use.
 type Keys[T any] struct {
-	db      driver.Keys[T]
-	peeker  driver.KeyPeeker // db, if it implements KeyPeeker
+	core[T]
 	policy  peekPolicy
-	cfg     Config
-	runner  *txrun.Runner[T]
+	flights inflights
 	running atomic.Bool // whether Run is active
-
-	mu      sync.Mutex
-	flights map[store.KeyID]*inflight // requests in flight in this process
 }
 
 // New returns keys over a store. It does not access the database.
@@ -117,7 +111,7 @@ func New[T any](db driver.Store[T], cfg Config) (*Keys[T], error) {
 	cfg = cfg.withDefaults()
 	peeker, _ := roles.Keys.(driver.KeyPeeker)
 	return &Keys[T]{
-		db: roles.Keys, peeker: peeker, cfg: cfg, runner: txrun.NewRunner[T](roles.Keys, cfg.Logger),
-		flights: make(map[store.KeyID]*inflight),
+		core:    core[T]{db: roles.Keys, peeker: peeker, cfg: cfg, runner: txrun.NewRunner[T](roles.Keys, cfg.Logger)},
+		flights: inflights{by: make(map[store.KeyID]*inflight)},
 	}, nil
 }

@@ -11,7 +11,7 @@ import (
 
 // A refusal as in progress has a retry delay: zero would be a busy loop.
 func TestInProgressHasADelay(t *testing.T) {
-	e := &invocation[int]{k: &Keys[int]{}, req: Request{Operation: "o", Key: "k"}}
+	e := &entry[int]{k: &core[int]{}, req: Request{Operation: "o", Key: "k"}}
 	for left, want := range map[time.Duration]time.Duration{
 		-time.Second: 200 * time.Millisecond, 0: 200 * time.Millisecond, 199 * time.Millisecond: 200 * time.Millisecond, time.Second: time.Second,
 	} {
@@ -56,7 +56,7 @@ func TestLimitsOfARequest(t *testing.T) {
 
 // An answer of MaxResult bytes is stored; one byte more, and it is lost.
 func TestLimitsOfAnAnswer(t *testing.T) {
-	e := &invocation[int]{k: &Keys[int]{cfg: Config{MaxResult: 10, Retention: time.Hour}}}
+	e := &entry[int]{k: &core[int]{cfg: Config{MaxResult: 10, Retention: time.Hour}}}
 	for n, lost := range map[int]bool{0: false, 9: false, 10: false, 11: true} {
 		out := e.final(t.Context(), &Answer{Body: make([]byte, n), ContentType: "t"}, "")
 		if out.Lost != lost || len(out.Result) != n && !lost || lost && (out.Result != nil || out.ContentType != "") {

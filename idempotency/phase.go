@@ -1,5 +1,8 @@
 package idempotency
 
+// This file runs the phases of an attempt, and resumes those that an earlier
+// attempt completed.
+
 import (
 	"context"
 	"crypto/sha256"
@@ -160,7 +163,7 @@ func phase[R, T any](ctx context.Context, k *Keys[T], name string, run func(a *a
 		return none, errNoRun
 	}
 	a, ok := n.run.(*attempt[T])
-	if !ok || a.k != k {
+	if !ok || a.k != &k.core {
 		return none, errNoRun
 	}
 	if k.runner.Inside(ctx) {

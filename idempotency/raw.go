@@ -63,7 +63,8 @@ func (k *Keys[T]) DoBytes(ctx context.Context, req Request, fn func(ctx context.
 	if fn == nil {
 		return Reply{}, errors.New("idempotency: the function is nil")
 	}
-	e := &invocation[T]{k: k, req: req, fn: fn}
+	e := newInvocation(k, req)
+	e.fn = fn
 	return e.do(ctx)
 }
 
@@ -79,6 +80,7 @@ func (k *Keys[T]) DoBytesTx(ctx context.Context, req Request, fn func(ctx contex
 	if fn == nil {
 		return Reply{}, errors.New("idempotency: the function is nil")
 	}
-	e := &invocation[T]{k: k, req: req, tx: fn}
+	e := newInvocation(k, req)
+	e.tx = fn
 	return e.do(ctx)
 }

@@ -1,5 +1,7 @@
 package idempotency
 
+// This file holds what a function says about its own run through its context.
+
 import (
 	"context"
 	"sync"
@@ -8,11 +10,17 @@ import (
 // runFlags holds the settings that a handler makes for its run. It is a value
 // of the handler's context.
 type runFlags struct {
-	mu        sync.Mutex
+	mu sync.Mutex
+	runSettings
+	run any // *attempt[T], if the run has committed its claim
+}
+
+// runSettings are the settings of a run: its reference, whether it had an
+// effect that must not happen twice, and whether its answer is not final.
+type runSettings struct {
 	ref       string
 	effect    bool
 	dontStore bool
-	run       any // *attempt[T], if the run has committed its claim
 }
 
 type noteKey struct{}
@@ -32,10 +40,10 @@ func with(ctx context.Context, change func(n *runFlags)) {
 }
 
 // read returns the current settings.
-func (n *runFlags) read() (ref string, effect, dontStore bool) {
+func (n *runFlags) read() runSettings {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.ref, n.effect, n.dontStore
+	return n.runSettings
 }
 
 // restart resets the settings made in a transaction that is run again. Effects

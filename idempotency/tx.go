@@ -1,9 +1,10 @@
 package idempotency
 
+// This file runs a function in one transaction with its key and its answer.
+
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/waybillhq/waybill"
@@ -27,18 +28,19 @@ var errReleased = errors.New("the answer is not to be stored")
 
 // taking is one run inside a transaction.
 type taking[T any] struct {
-	*invocation[T]
+	*entry[T]
+	fn     func(ctx context.Context, tx T) (Answer, error)
 	flight *inflight
 	owner  waybill.ID
 	note   runFlags
 	answer Answer
 	stored driver.KeyAnswer
+	ran    bool // fn was called
 }
 
-// inTransaction takes the key, calls the function and stores its answer in one
+// do takes the key, calls the function and stores its answer in one
 // transaction.
-func (e *invocation[T]) inTransaction(ctx context.Context, f *inflight) (Reply, error) {
-	t := &taking[T]{invocation: e, flight: f, owner: waybill.NewID()}
+func (t *taking[T]) do(ctx context.Context) outcome {
 	began := time.Now()
 	returned := false
 	defer func() {
@@ -47,27 +49,27 @@ func (e *invocation[T]) inTransaction(ctx context.Context, f *inflight) (Reply, 
 			t.reportRun(began, errPanicked)
 		}
 	}()
-	err := e.k.runner.RunAgain(ctx, e.k.restartable, t.run)
+	err := t.k.runner.RunAgain(ctx, t.k.restartable, t.run)
 	returned = true
 	var stands *errRecordExists
 	if errors.As(err, &stands) {
-		reply, err := e.stands(&stands.taken)
-		f.decline(reply, err)
-		return reply, err
+		out := t.stands(&stands.taken)
+		out.ran = t.ran
+		return out
 	}
 	reply, err := t.end(ctx, err)
 	if t.ran {
 		t.reportRun(began, err)
 	}
-	return reply, err
+	return outcome{reply: reply, err: err, ran: t.ran}
 }
 
-// stands returns the reply for a key that could not be taken.
-func (e *invocation[T]) stands(t *driver.KeyTaken) (Reply, error) {
-	if t.Busy {
-		return Reply{}, e.inProgress(busyDelay)
+// stands returns the outcome of a key that could not be taken.
+func (t *taking[T]) stands(taken *driver.KeyTaken) outcome {
+	if taken.Busy {
+		return outcome{err: t.inProgress(busyDelay), shared: true}
 	}
-	return e.judge(&t.Record)
+	return t.judged(&taken.Record)
 }
 
 // run is the body of the transaction.
@@ -87,15 +89,15 @@ func (t *taking[T]) run(ctx context.Context, tx T) error {
 	t.note.restart()
 	inner, cancel := t.bounded(ctx)
 	defer cancel()
-	if t.answer, err = t.tx(context.WithValue(inner, noteKey{}, &t.note), tx); err != nil {
+	if t.answer, err = t.fn(context.WithValue(inner, noteKey{}, &t.note), tx); err != nil {
 		if t.k.restartable(err) {
 			return err // an error of the database that the function returned
 		}
 		return failedError{err}
 	}
-	said, _, dontStore := t.note.read()
-	t.stored = t.final(ctx, &t.answer, said)
-	if t.answer.Release || dontStore {
+	set := t.note.read()
+	t.stored = t.final(ctx, &t.answer, set.ref)
+	if t.answer.Release || set.dontStore {
 		return errReleased
 	}
 	if err := t.k.prove(ctx, tx); err != nil {
@@ -106,7 +108,7 @@ func (t *taking[T]) run(ctx context.Context, tx T) error {
 
 // keep stores the answer in the transaction, together with the commit if the
 // store supports that.
-func (k *Keys[T]) keep(ctx context.Context, tx T, a driver.KeyAttempt, answer driver.KeyAnswer) error {
+func (k *core[T]) keep(ctx context.Context, tx T, a driver.KeyAttempt, answer driver.KeyAnswer) error {
 	if keeper, ok := k.db.(driver.AnswerAtCommit[T]); ok {
 		if later, err := keeper.StoreAnswerAtCommit(ctx, tx, a, answer); later || err != nil {
 			return err
@@ -147,7 +149,7 @@ func (t *taking[T]) end(ctx context.Context, err error) (Reply, error) {
 // the run, unless it marked an effect that must not happen twice: then failed
 // records the key as uncertain.
 func (t *taking[T]) failed(ctx context.Context, code string, cause error) error {
-	if _, effect, _ := t.note.read(); !effect {
+	if !t.note.read().effect {
 		return cause
 	}
 	ctx, cancel := detach(ctx)
@@ -178,23 +180,4 @@ func (t *taking[T]) uncertain(ctx context.Context, cause error) (Reply, error) {
 		return Reply{Answer: t.answer}, nil
 	}
 	return Reply{}, t.wrap(storeError("committing", errors.Join(cause, err)))
-}
-
-// restartable reports whether a transaction failed because of a conflict with
-// others.
-func (k *Keys[T]) restartable(err error) bool {
-	r, ok := k.db.(driver.RetryClassifier)
-	return ok && !errors.Is(err, waybill.ErrUncertain) && r.IsRetryable(err)
-}
-
-// prove checks that the function's writes were in the transaction: on some
-// databases, a function that swallows a deadlock continues outside of any
-// transaction, and the answer would be stored without the writes.
-func (k *Keys[T]) prove(ctx context.Context, tx T) error {
-	if p, ok := k.db.(driver.TxChecker[T]); ok {
-		if err := p.CheckOpen(ctx, tx); err != nil {
-			return fmt.Errorf("before storing the answer: %w", err)
-		}
-	}
-	return nil
 }

@@ -198,7 +198,7 @@ func (s *session) due(limit int, now time.Time) (due []*pending, next time.Time)
 }
 
 // reorder swaps neighbors, so that a message moves by at most one place.
-func (b *Broker) reorder(batch []*broker.Incoming) {
+func (b *Broker) reorder(batch []*driver.Incoming) {
 	for i := 1; i < len(batch); i++ {
 		if b.happens(b.faults.Reorder) {
 			batch[i-1], batch[i] = batch[i], batch[i-1]
