@@ -33,7 +33,7 @@ type Config struct {
 	// and wait for no delivery, which the observer's Backlog reports. Defaults
 	// to false.
 	Captured bool
-	// Observe receives metrics.
+	// Observe receives metrics. Defaults to no hooks.
 	Observe observe.Hooks
 }
 

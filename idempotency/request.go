@@ -19,14 +19,16 @@ type Request struct {
 	// TenantID separates tenants, at most 64 bytes. It may be empty, and is
 	// never taken from the context: a lookup under the wrong tenant would
 	// expose another tenant's answer, so the caller has to set it explicitly.
+	// Defaults to the empty tenant.
 	TenantID string
 	// Operation is the name of the operation, at most 128 bytes:
 	// "ORDER_CREATE". The same key with another operation is another key.
+	// Required.
 	Operation string
-	// Key is the client's key, 1 to 255 bytes.
+	// Key is the client's key, 1 to 255 bytes. Required.
 	Key string
 	// Hash is the hash of all parts of the request that define the operation;
-	// see [HashJSON] and [HashFields].
+	// see [HashJSON] and [HashFields]. Required.
 	Hash Hash
 	// Retention is how long a repeat gets the answer, counted from its
 	// completion. Defaults to [Config.Retention].

@@ -19,18 +19,18 @@ type Options struct {
 	// attempt at the same event instead of returning [waybill.ErrInProgress] at
 	// once. Defaults to false.
 	WaitIfInProgress bool
-	WaitMax          time.Duration
+	// WaitMax is the longest wait. Required with WaitIfInProgress.
+	WaitMax time.Duration
 	// MaxAttempts is the number of attempts after which a failed event is dead.
 	// Defaults to 20.
 	MaxAttempts int
-	// BackoffBase is the delay after the first failure; the delay doubles after
-	// each further failure, up to BackoffMax. Default to 1 s and 5 minutes.
-	BackoffBase time.Duration
-	BackoffMax  time.Duration
+	// BackoffBase and BackoffMax define the delay after the nth failure:
+	// BackoffBase·2^(n−1), at most BackoffMax. Default to 1 s and 5 minutes.
+	BackoffBase, BackoffMax time.Duration
 	// Key defines which deliveries are the same event. Defaults to ByEventID.
 	Key Key
 	// StoreEvent stores a failed event with its record, so that [Inbox.Run] can
-	// retry it without another delivery.
+	// retry it without another delivery. Defaults to false.
 	StoreEvent bool
 }
 

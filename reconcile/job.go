@@ -12,6 +12,7 @@ import (
 // Job looks for one kind of gap. It has a Find, a Repair or a Check.
 type Job struct {
 	// Name is unique among the jobs of a database and has at most 128 bytes.
+	// Required.
 	Name string
 	// Schedule says when the job runs. Without a record of an earlier run, the
 	// job runs at once. Defaults to Every(5 minutes).
@@ -28,9 +29,9 @@ type Job struct {
 	// be sent again. Defaults to 0: forever.
 	TraceRetention time.Duration
 	// ResendAfter is how long a job waits for the effect of a sent event before
-	// it sends the event again. At most LookBack, which is also the default: by
-	// then the event is out of the window, so it is sent once. Negative: sent
-	// events are not remembered.
+	// it sends the event again. At most LookBack. Defaults to LookBack: by then
+	// the event is out of the window, so it is sent once. Negative: sent events
+	// are not remembered.
 	ResendAfter time.Duration
 	// Limit is the maximum number of events per run; the next run continues.
 	// Defaults to 10,000.
@@ -40,13 +41,15 @@ type Job struct {
 	// window and has left no trace. An event without a dedup key gets its
 	// natural one ([waybill.Event.NaturalKey]). If missing returns an error,
 	// Find returns it. Nothing is sent before Find has returned, so Find may
-	// keep rows open meanwhile.
+	// keep rows open meanwhile. Required unless the job has a Repair or a
+	// Check.
 	Find func(ctx context.Context, w Window, missing func(waybill.Event) error) error
 	// Repair fixes the gaps in the window in its own way, and returns how many
-	// it fixed. It must be idempotent.
+	// it fixed. It must be idempotent. Defaults to none.
 	Repair func(ctx context.Context, w Window) (fixed int, err error)
 	// Check changes nothing, and calls found for everything that needs an
-	// operator's attention. Beside a Repair, Check is the dry run.
+	// operator's attention. Beside a Repair, Check is the dry run. Defaults to
+	// none.
 	Check func(ctx context.Context, w Window, found func(what string)) error
 }
 

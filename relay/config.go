@@ -59,7 +59,7 @@ type Config struct {
 	// Default to 200 ms and 60 s.
 	BackoffBase, BackoffMax time.Duration
 	// BackoffSeries, if not empty, replaces the computed delays, without
-	// jitter. The last delay repeats.
+	// jitter. The last delay repeats. Defaults to none.
 	BackoffSeries []time.Duration
 	// UnknownGrace is how long an event without a handler is deferred, counted
 	// from the time when it was written: a rolling deploy may add the handler.
@@ -112,7 +112,7 @@ type Config struct {
 	// Logger receives the relay's log. Defaults to [slog.Default];
 	// slog.New(slog.DiscardHandler) silences the relay.
 	Logger *slog.Logger
-	// Observe holds the hooks for metrics and traces.
+	// Observe holds the hooks for metrics and traces. Defaults to no hooks.
 	Observe observe.Hooks
 }
 

@@ -37,12 +37,13 @@ const (
 type Config struct {
 	// Scope returns the tenant and the principal of a key. Keys of different
 	// scopes never collide. An error, or an empty scope, refuses the call. For
-	// services without tenants and users, use [Unscoped].
+	// services without tenants and users, use [Unscoped]. Required.
 	Scope func(ctx context.Context) (Scope, error)
 	// Methods are the full names of the methods that need a key:
-	// /shop.v1.Orders/Create. Others pass through.
+	// /shop.v1.Orders/Create. Others pass through. Required.
 	Methods []string
-	// Optional lets calls without a key pass through, unprotected.
+	// Optional lets calls without a key pass through, unprotected. Defaults to
+	// false.
 	Optional bool
 	// Store decides by the code whether an answer is final. Any other answer
 	// goes to its client only, and the key may be used again. Defaults to

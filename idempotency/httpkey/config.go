@@ -18,14 +18,14 @@ type Config struct {
 	// Scope returns the tenant and the principal of a key. Keys of different
 	// scopes never collide, so that no caller gets an answer made for another.
 	// An error, or an empty scope, refuses the request. For services without
-	// tenants and users, use [Unscoped].
+	// tenants and users, use [Unscoped]. Required.
 	Scope func(*http.Request) (Scope, error)
 	// Operation names the operation of a request; the same key for another
 	// operation is another key. Path and query are compared as well. Defaults
 	// to the matched pattern of http.ServeMux, or else to method and path.
 	Operation func(*http.Request) string
 	// StrictRoutes refuses a key that was used for another operation, instead
-	// of treating it as another key.
+	// of treating it as another key. Defaults to false.
 	StrictRoutes bool
 	// Methods are the methods that need a key; others pass through. GET, HEAD,
 	// OPTIONS and TRACE are refused. Defaults to POST and PATCH.
@@ -34,7 +34,8 @@ type Config struct {
 	// Header is the name of the header with the key. Defaults to
 	// Idempotency-Key.
 	Header string
-	// Optional lets requests without a key pass through, unprotected.
+	// Optional lets requests without a key pass through, unprotected. Defaults
+	// to false.
 	Optional bool
 	// Strict refuses a key that is not in double quotes. By default abc means
 	// "abc", because most clients send keys without quotes.
@@ -62,6 +63,7 @@ type Config struct {
 	// Headers are stored in addition to Content-Type, Content-Encoding,
 	// Content-Language, Content-Disposition, Location and ETag. Cookies,
 	// credentials, connection headers, dates and trace ids are refused.
+	// Defaults to none.
 	Headers []string
 	// Store decides by the status whether an answer is final. Any other answer
 	// goes to its client only, and the key may be used again. Defaults to
@@ -83,10 +85,11 @@ type Config struct {
 	// key. Defaults to no waiting: the repeat gets 409 immediately.
 	WaitMax time.Duration
 	// FailOpen runs requests unprotected while the store is unavailable,
-	// instead of answering 503. FailedOpen, if set, is called for each such
-	// request, for example to count them. Use FailOpen for routes whose repeats
-	// are harmless. It does not apply to WrapTx.
-	FailOpen   bool
+	// instead of answering 503. Use FailOpen for routes whose repeats are
+	// harmless. It does not apply to WrapTx. Defaults to false.
+	FailOpen bool
+	// FailedOpen is called for each request that FailOpen runs, for example to
+	// count them. Defaults to no call.
 	FailedOpen func(operation string, err error)
 
 	// DocsURL is the address of the rules for keys and of their retention;

@@ -24,8 +24,8 @@ type kind func(st *connect.Store, s *settings.Settings, def settings.Job) (recon
 
 // Defaults of built-in jobs.
 const (
-	defaultAge      = 10 * time.Minute
-	defaultAttempts = 15 // of inbox.Options.MaxAttempts, by default 20
+	defaultAge         = 10 * time.Minute
+	defaultMinAttempts = 15 // of inbox.Options.MaxAttempts, by default 20
 )
 
 // kinds returns the kinds of jobs by their name in the file.
@@ -45,7 +45,7 @@ func kinds() map[string]kind {
 			return reconcile.StuckKeys(st, orDefault(def.Age, defaultAge)), nil
 		},
 		"near-limit": func(st *connect.Store, _ *settings.Settings, def settings.Job) (reconcile.Job, error) {
-			return reconcile.NearLimit(st, def.Group, orDefault(def.Attempts, defaultAttempts)), nil
+			return reconcile.NearLimit(st, def.Group, orDefault(def.MinAttempts, defaultMinAttempts)), nil
 		},
 		"unrecorded": func(st *connect.Store, s *settings.Settings, def settings.Job) (reconcile.Job, error) {
 			switch {

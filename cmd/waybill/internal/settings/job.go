@@ -25,10 +25,10 @@ type Job struct {
 	// SQL returns the missing events; Type, AggregateType and Topic apply to
 	// all of them.
 	SQL, Type, AggregateType, Topic string
-	// Group, Age and Attempts are parameters of built-in jobs.
-	Group    string
-	Age      time.Duration
-	Attempts int
+	// Group, Age and MinAttempts are parameters of built-in jobs.
+	Group       string
+	Age         time.Duration
+	MinAttempts int
 	// Limit is the maximum number of events that one run sends.
 	Limit int
 
@@ -45,7 +45,7 @@ func (j *Job) fields() map[string]slot {
 		"every": durationSlot{p: &j.Every}, "look-back": durationSlot{p: &j.LookBack}, "min-age": durationSlot{p: &j.MinAge, allowOff: true},
 		"resend-after": durationSlot{p: &j.ResendAfter, allowOff: true}, "trace-retention": durationSlot{p: &j.TraceRetention},
 		"sql": textSlot{&j.SQL}, "type": textSlot{&j.Type}, "aggregate-type": textSlot{&j.AggregateType}, "topic": textSlot{&j.Topic},
-		"group": textSlot{&j.Group}, "age": durationSlot{p: &j.Age}, "attempts": numberSlot{p: &j.Attempts, min: 1},
+		"group": textSlot{&j.Group}, "age": durationSlot{p: &j.Age}, "min-attempts": numberSlot{p: &j.MinAttempts, min: 1},
 		"limit": numberSlot{p: &j.Limit, min: 1},
 	}
 }
