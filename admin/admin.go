@@ -105,7 +105,7 @@ func (d *Outbox) Stats(ctx context.Context) (Stats, error) {
 		out.Lag = max(s.Now.Sub(s.Oldest), 0)
 	}
 	if d.cfg.Observe.Backlog != nil {
-		d.cfg.Observe.Backlog(observe.Backlog{
+		d.cfg.Observe.Backlog(observe.BacklogInfo{
 			Ready: s.Ready, Failed: s.Failed, Scheduled: s.Scheduled, Dead: s.Dead, Holding: s.Holding,
 			MaxAttempts: s.MaxAttempts, Oldest: out.Lag, Captured: d.cfg.Captured,
 		})

@@ -34,7 +34,7 @@ func Example() {
 			return nil
 		}
 		return waybill.Permanent(errors.New("no such customer"))
-	}), relay.Config{Observe: observe.Hooks{Died: func(*waybill.Delivery, error) { died <- struct{}{} }}})
+	}), relay.Config{Observe: observe.Hooks{Died: func(observe.DiedInfo) { died <- struct{}{} }}})
 	done := make(chan error, 1)
 	go func() { done <- r.Run(ctx) }()
 	_ = box.InTx(ctx, func(ctx context.Context, tx *memstore.Tx) error {
@@ -93,8 +93,8 @@ func newStore(t *testing.T, n int) *memstore.Store[*memstore.Tx] {
 
 // TestStatsTellTheObserver: the counts reach the gauges.
 func TestStatsTellTheObserver(t *testing.T) {
-	var got observe.Backlog
-	ops := newAdmin(t, newStore(t, 3).Driver().OutboxAdmin, observe.Hooks{Backlog: func(b observe.Backlog) { got = b }})
+	var got observe.BacklogInfo
+	ops := newAdmin(t, newStore(t, 3).Driver().OutboxAdmin, observe.Hooks{Backlog: func(b observe.BacklogInfo) { got = b }})
 	s, err := ops.Stats(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -103,9 +103,9 @@ func TestStatsTellTheObserver(t *testing.T) {
 		t.Errorf("stats %+v, observer %+v", s, got)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	got = observe.Backlog{}
+	got = observe.BacklogInfo{}
 	watched := 0
-	ops = newAdmin(t, newStore(t, 1).Driver().OutboxAdmin, observe.Hooks{Backlog: func(observe.Backlog) {
+	ops = newAdmin(t, newStore(t, 1).Driver().OutboxAdmin, observe.Hooks{Backlog: func(observe.BacklogInfo) {
 		if watched++; watched == 3 {
 			cancel()
 		}

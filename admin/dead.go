@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/observe"
 	"github.com/waybillhq/waybill/store"
 )
 
@@ -36,7 +37,7 @@ func (d *Outbox) Replay(ctx context.Context, ids ...waybill.ID) (Replayed, error
 		out.IDs, out.Refused = append(out.IDs, r.IDs...), append(out.Refused, r.Refused...)
 		d.wake(len(r.IDs))
 		if len(r.IDs) > 0 && d.cfg.Observe.Replayed != nil {
-			d.cfg.Observe.Replayed(len(r.IDs))
+			d.cfg.Observe.Replayed(observe.ReplayedInfo{Events: len(r.IDs)})
 		}
 	}
 	return out, nil
@@ -69,7 +70,7 @@ func (d *Outbox) Discard(ctx context.Context, ids ...waybill.ID) ([]waybill.ID, 
 		ids, out = ids[n:], append(out, gone...)
 		d.wake(len(gone))
 		if len(gone) > 0 && d.cfg.Observe.Discarded != nil {
-			d.cfg.Observe.Discarded(len(gone))
+			d.cfg.Observe.Discarded(observe.DiscardedInfo{Events: len(gone)})
 		}
 	}
 	return out, nil

@@ -43,7 +43,7 @@ func (g *Inbox) Stats(ctx context.Context, all bool) ([]store.GroupStats, error)
 		for i, s := range stats {
 			out[i] = observe.Group(s)
 		}
-		g.cfg.Observe.Groups(out)
+		g.cfg.Observe.Groups(observe.GroupsInfo{Groups: out})
 	}
 	return stats, nil
 }

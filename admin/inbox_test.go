@@ -27,7 +27,7 @@ func TestGroups(t *testing.T) {
 		t.Fatal(err)
 	}
 	var told []observe.Group
-	ops, err := admin.NewInbox(db, admin.Config{BatchSize: 2, Observe: observe.Hooks{Groups: func(gs []observe.Group) { told = gs }}})
+	ops, err := admin.NewInbox(db, admin.Config{BatchSize: 2, Observe: observe.Hooks{Groups: func(info observe.GroupsInfo) { told = info.Groups }}})
 	if err != nil {
 		t.Fatal(err)
 	}

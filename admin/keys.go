@@ -45,7 +45,7 @@ func (k *Keys) Stats(ctx context.Context) (store.KeyStats, error) {
 		return store.KeyStats{}, fmt.Errorf("admin: keys: %w", err)
 	}
 	if k.cfg.Observe.Keys != nil {
-		k.cfg.Observe.Keys(observe.Keys{Processing: s.Processing, Failed: s.Failed, Uncertain: s.Uncertain, Lapsed: s.Lapsed})
+		k.cfg.Observe.Keys(observe.KeysInfo{Processing: s.Processing, Failed: s.Failed, Uncertain: s.Uncertain, Lapsed: s.Lapsed})
 	}
 	return s, nil
 }

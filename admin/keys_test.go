@@ -39,8 +39,8 @@ func TestKeys(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var told observe.Keys
-	ops, err := admin.NewKeys(db, admin.Config{BatchSize: 2, Observe: observe.Hooks{Keys: func(k observe.Keys) { told = k }}})
+	var told observe.KeysInfo
+	ops, err := admin.NewKeys(db, admin.Config{BatchSize: 2, Observe: observe.Hooks{Keys: func(k observe.KeysInfo) { told = k }}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,7 +55,7 @@ func TestKeys(t *testing.T) {
 		attempt(t, db.Driver().Keys, fmt.Sprint("old ", i), driver.KeyEnd{State: store.KeySucceeded})
 	}
 	s, err := ops.Stats(ctx)
-	if want := (observe.Keys{Processing: 1, Failed: 1, Uncertain: 2}); err != nil || s.Uncertain != 2 || told != want {
+	if want := (observe.KeysInfo{Processing: 1, Failed: 1, Uncertain: 2}); err != nil || s.Uncertain != 2 || told != want {
 		t.Errorf("the keys stand at %+v, %v; the observer was told %+v", s, err, told)
 	}
 	var keys []string

@@ -140,8 +140,8 @@ func TestMakeReadyCountsBeforeAnError(t *testing.T) {
 // TestStatsOfACapturedOutbox: the observer's Backlog reports that ready events
 // wait for no delivery.
 func TestStatsOfACapturedOutbox(t *testing.T) {
-	var got observe.Backlog
-	ops, err := admin.NewOutbox(newStore(t, 3), admin.Config{Captured: true, Observe: observe.Hooks{Backlog: func(b observe.Backlog) { got = b }}})
+	var got observe.BacklogInfo
+	ops, err := admin.NewOutbox(newStore(t, 3), admin.Config{Captured: true, Observe: observe.Hooks{Backlog: func(b observe.BacklogInfo) { got = b }}})
 	if err != nil {
 		t.Fatal(err)
 	}

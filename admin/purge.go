@@ -133,7 +133,7 @@ func (d *Outbox) PurgeWritten(ctx context.Context, age time.Duration, progress f
 			return sum, fmt.Errorf("admin: purging written events: %w", err)
 		}
 		if n > 0 && d.cfg.Observe.Purged != nil {
-			d.cfg.Observe.Purged("written", n)
+			d.cfg.Observe.Purged(observe.PurgedInfo{Kind: "written", Rows: n})
 		}
 		if progress != nil {
 			progress(sum)

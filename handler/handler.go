@@ -179,15 +179,22 @@ func On[P any](m *Mux, d waybill.Definition[P], fn func(ctx context.Context, ev 
 	})
 }
 
+// AfterInfo is the argument of the function of [After].
+type AfterInfo struct {
+	Event waybill.Event
+	// Err is the handler's result.
+	Err error
+}
+
 // After returns middleware that calls fn with the handler's result after the
 // handler has returned. An error or panic of fn does not change the result: it
 // is logged with [slog.Default].
-func After(fn func(ctx context.Context, ev waybill.Event, err error) error) func(Func) Func {
+func After(fn func(ctx context.Context, info AfterInfo) error) func(Func) Func {
 	return AfterLog(slog.Default(), fn)
 }
 
 // AfterLog is [After] with a custom logger.
-func AfterLog(log *slog.Logger, fn func(ctx context.Context, ev waybill.Event, err error) error) func(Func) Func {
+func AfterLog(log *slog.Logger, fn func(ctx context.Context, info AfterInfo) error) func(Func) Func {
 	return func(next Func) Func {
 		return func(ctx context.Context, ev waybill.Event) (err error) {
 			defer func() {
@@ -195,7 +202,7 @@ func AfterLog(log *slog.Logger, fn func(ctx context.Context, ev waybill.Event, e
 				if v != nil {
 					err = panics.Recovered(v)
 				}
-				if failed := quietly(ctx, ev, err, fn); failed != nil {
+				if failed := quietly(ctx, AfterInfo{Event: ev, Err: err}, fn); failed != nil {
 					log.LogAttrs(ctx, slog.LevelError, "waybill: After function of a handler failed",
 						slog.String("id", ev.ID.String()), slog.String("type", ev.Type), slog.String("error", failed.Error()))
 				}
@@ -206,11 +213,11 @@ func AfterLog(log *slog.Logger, fn func(ctx context.Context, ev waybill.Event, e
 }
 
 // quietly calls the function of After, and turns its panic into an error.
-func quietly(ctx context.Context, ev waybill.Event, err error, fn func(context.Context, waybill.Event, error) error) (failed error) {
+func quietly(ctx context.Context, info AfterInfo, fn func(context.Context, AfterInfo) error) (failed error) {
 	defer func() {
 		if v := recover(); v != nil {
 			failed = fmt.Errorf("panic: %v", v)
 		}
 	}()
-	return fn(ctx, ev, err)
+	return fn(ctx, info)
 }

@@ -125,9 +125,9 @@ func TestAfterContainsItself(t *testing.T) {
 	boom := errors.New("boom")
 	mux := handler.NewMux()
 	var seen []error
-	mux.Use(handler.AfterLog(log, func(context.Context, waybill.Event, error) error { panic("after") }),
-		handler.AfterLog(log, func(_ context.Context, _ waybill.Event, err error) error {
-			seen = append(seen, err)
+	mux.Use(handler.AfterLog(log, func(context.Context, handler.AfterInfo) error { panic("after") }),
+		handler.AfterLog(log, func(_ context.Context, info handler.AfterInfo) error {
+			seen = append(seen, info.Err)
 			return errors.New("mine")
 		}))
 	mux.Handle("", "Bad", func(context.Context, waybill.Event) error { return boom })

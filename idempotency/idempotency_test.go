@@ -278,7 +278,7 @@ func TestRefs(t *testing.T) {
 // be stored; a run in a transaction is rolled back.
 func TestAResultThatIsNoJSON(t *testing.T) {
 	var unkept []error
-	d, k := open(t, idempotency.Config{Observe: observe.Hooks{KeyUnkept: func(_ string, err error) { unkept = append(unkept, err) }}})
+	d, k := open(t, idempotency.Config{Observe: observe.Hooks{KeyUnkept: func(info observe.KeyUnkeptInfo) { unkept = append(unkept, info.Err) }}})
 	bad := func(ctx context.Context) (chan int, error) { idempotency.SetRef(ctx, "R"); return make(chan int), nil }
 	req := request(t, "do")
 	res, err := idempotency.Do(t.Context(), k, req, bad)
@@ -326,21 +326,21 @@ func TestHooks(t *testing.T) {
 	type report struct{ what, err string }
 	var got []report
 	hooks := observe.Hooks{
-		KeyRan: func(op string, took time.Duration, err error) {
-			if took < 0 || op != "ORDER_CREATE" {
-				t.Error(op, took)
+		KeyRan: func(info observe.KeyRanInfo) {
+			if info.Took < 0 || info.Operation != "ORDER_CREATE" {
+				t.Error(info.Operation, info.Took)
 			}
 			text := ""
-			if err != nil {
-				text = err.Error()
+			if info.Err != nil {
+				text = info.Err.Error()
 			}
 			got = append(got, report{"ran", text})
 		},
-		KeyRepeated: func(string) { got = append(got, report{"repeated", ""}) },
-		KeyRefused: func(_ string, why error) {
+		KeyRepeated: func(observe.KeyRepeatedInfo) { got = append(got, report{"repeated", ""}) },
+		KeyRefused: func(info observe.KeyRefusedInfo) {
 			text := "?"
 			for _, known := range []error{waybill.ErrConflict, waybill.ErrInProgress} {
-				if errors.Is(why, known) {
+				if errors.Is(info.Err, known) {
 					text = known.Error()
 				}
 			}

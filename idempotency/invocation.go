@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/observe"
 	"github.com/waybillhq/waybill/store"
 	"github.com/waybillhq/waybill/store/driver"
 )
@@ -52,9 +53,9 @@ func (e *invocation[T]) do(ctx context.Context) (Reply, error) {
 	reply, err := out.reply, out.err
 	switch o := &e.k.cfg.Observe; {
 	case err == nil && reply.Replayed && o.KeyRepeated != nil:
-		o.KeyRepeated(e.req.Operation)
+		o.KeyRepeated(observe.KeyRepeatedInfo{Operation: e.req.Operation})
 	case err != nil && !out.ran && o.KeyRefused != nil:
-		o.KeyRefused(e.req.Operation, err)
+		o.KeyRefused(observe.KeyRefusedInfo{Operation: e.req.Operation, Err: err})
 	}
 	return reply, err
 }

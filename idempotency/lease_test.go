@@ -198,12 +198,12 @@ func TestRunCleans(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var purged, counted int
 		hooks := observe.Hooks{
-			Purged: func(what string, n int) {
-				if what == "keys" {
-					purged += n
+			Purged: func(info observe.PurgedInfo) {
+				if info.Kind == "keys" {
+					purged += info.Rows
 				}
 			},
-			Keys: func(s observe.Keys) { counted += int(s.Lapsed) },
+			Keys: func(s observe.KeysInfo) { counted += int(s.Lapsed) },
 		}
 		d, k := open(t, idempotency.Config{Observe: hooks, Retention: time.Minute})
 		for i := range 1100 {

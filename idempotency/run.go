@@ -71,7 +71,7 @@ func (k *Keys[T]) Purge(ctx context.Context) (int, error) {
 		}
 		sum += n
 		if n > 0 && k.cfg.Observe.Purged != nil {
-			k.cfg.Observe.Purged("keys", n)
+			k.cfg.Observe.Purged(observe.PurgedInfo{Kind: "keys", Rows: n})
 		}
 		if n < k.cfg.PurgeBatchSize {
 			return sum, nil
@@ -88,6 +88,6 @@ func (k *Keys[T]) count(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	k.cfg.Observe.Keys(observe.Keys{Processing: stats.Processing, Failed: stats.Failed, Uncertain: stats.Uncertain, Lapsed: stats.Lapsed})
+	k.cfg.Observe.Keys(observe.KeysInfo{Processing: stats.Processing, Failed: stats.Failed, Uncertain: stats.Uncertain, Lapsed: stats.Lapsed})
 	return nil
 }

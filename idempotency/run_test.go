@@ -21,7 +21,7 @@ func TestRunLogsAnOutageOnce(t *testing.T) {
 		var log bytes.Buffer
 		d, k := open(t, idempotency.Config{
 			Logger: slog.New(slog.NewTextHandler(&log, nil)), PurgeInterval: time.Second, CountInterval: time.Second,
-			Observe: observe.Hooks{Keys: func(observe.Keys) {}},
+			Observe: observe.Hooks{Keys: func(observe.KeysInfo) {}},
 		})
 		back := time.Now().Add(100 * time.Second)
 		tries := 0

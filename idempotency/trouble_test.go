@@ -145,7 +145,7 @@ func TestNothingIsStoredOutsideTheTransaction(t *testing.T) {
 // the failure is reported.
 func TestPersistFails(t *testing.T) {
 	var reported []error
-	d, k := open(t, idempotency.Config{Observe: observe.Hooks{KeyUnkept: func(_ string, err error) { reported = append(reported, err) }}})
+	d, k := open(t, idempotency.Config{Observe: observe.Hooks{KeyUnkept: func(info observe.KeyUnkeptInfo) { reported = append(reported, info.Err) }}})
 	d.end = func(func() (bool, error)) (bool, error) { return false, errBoom }
 	req := request(t, "k")
 	res, err := idempotency.Do(t.Context(), k, req, value("v"))

@@ -9,6 +9,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/internal/panics"
+	"github.com/waybillhq/waybill/observe"
 	"github.com/waybillhq/waybill/store"
 	"github.com/waybillhq/waybill/store/driver"
 )
@@ -77,11 +78,11 @@ func (g *Group[T]) tell(ev *waybill.Event, res Result, err error, took time.Dura
 	class, _ := waybill.Classify(err)
 	switch {
 	case class == waybill.ClassDone && o.Consumed != nil:
-		o.Consumed(g.name, ev, took, res.Replayed)
+		o.Consumed(observe.ConsumedInfo{Group: g.name, Event: ev, Took: took, Replayed: res.Replayed})
 	case class == waybill.ClassPermanent && o.ConsumeDied != nil:
-		o.ConsumeDied(g.name, ev, err)
+		o.ConsumeDied(observe.ConsumeDiedInfo{Group: g.name, Event: ev, Err: err})
 	case class != waybill.ClassDone && class != waybill.ClassPermanent && o.ConsumeFailed != nil:
-		o.ConsumeFailed(g.name, ev, err, took)
+		o.ConsumeFailed(observe.ConsumeFailedInfo{Group: g.name, Event: ev, Err: err, Took: took})
 	}
 }
 

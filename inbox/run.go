@@ -149,7 +149,7 @@ func (i *Inbox[T]) count(ctx context.Context) error {
 		s.Group = g.name
 		out = append(out, observe.Group(s))
 	}
-	i.cfg.Observe.Groups(out)
+	i.cfg.Observe.Groups(observe.GroupsInfo{Groups: out})
 	return nil
 }
 
@@ -169,7 +169,7 @@ func (i *Inbox[T]) Purge(ctx context.Context) error {
 				return err
 			}
 			if n > 0 && i.cfg.Observe.Purged != nil {
-				i.cfg.Observe.Purged("inbox", n)
+				i.cfg.Observe.Purged(observe.PurgedInfo{Kind: "inbox", Rows: n})
 			}
 			if n < purgeLimit {
 				break

@@ -71,10 +71,10 @@ func TestGroupsAreReported(t *testing.T) {
 				var mu sync.Mutex
 				var told [][]observe.Group
 				var at []time.Duration
-				_, in := newInbox(t, inbox.Config{RetryInterval: c.retry, Observe: observe.Hooks{Groups: func(groups []observe.Group) {
+				_, in := newInbox(t, inbox.Config{RetryInterval: c.retry, Observe: observe.Hooks{Groups: func(info observe.GroupsInfo) {
 					mu.Lock()
 					defer mu.Unlock()
-					told, at = append(told, groups), append(at, time.Since(began))
+					told, at = append(told, info.Groups), append(at, time.Since(began))
 				}}})
 				in.MustGroup("fine", inbox.Options{StoreEvent: c.keep})
 				poor := in.MustGroup("poor", inbox.Options{})

@@ -22,7 +22,7 @@ func ExampleHooks() {
 	var rec outboxtest.Recorder
 	box, err := outbox.New(db, outbox.Config{
 		Hooks: []outbox.Hook{rec.Hook()},
-		Observe: observe.Hooks{Write: func(context.Context, waybill.Event) map[string]string {
+		Observe: observe.Hooks{Write: func(context.Context, observe.WriteInfo) map[string]string {
 			return map[string]string{"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "source": "tracer"}
 		}},
 	})

@@ -23,8 +23,8 @@ func ExampleOutbox_InTx() {
 		panic(err)
 	}
 	box, err := outbox.New(db, outbox.Config{Hooks: []outbox.Hook{{
-		AfterCommit: func(_ context.Context, evs []waybill.Event) {
-			fmt.Println("committed:", evs[0].Type, evs[0].AggregateID)
+		AfterCommit: func(_ context.Context, info outbox.AfterCommitInfo) {
+			fmt.Println("committed:", info.Events[0].Type, info.Events[0].AggregateID)
 		},
 	}}})
 	if err != nil {

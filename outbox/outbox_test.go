@@ -90,9 +90,9 @@ func TestWriteReportsEveryInvalidEvent(t *testing.T) {
 func TestBeforeWriteReceivesCompleteEvents(t *testing.T) {
 	var seen []waybill.Event
 	box, db := open(t, outbox.Config{Hooks: []outbox.Hook{{
-		BeforeWrite: func(_ context.Context, evs []waybill.Event) ([]waybill.Event, error) {
-			seen = slices.Clone(evs)
-			return evs, nil
+		BeforeWrite: func(_ context.Context, info outbox.BeforeWriteInfo) ([]waybill.Event, error) {
+			seen = slices.Clone(info.Events)
+			return info.Events, nil
 		},
 	}}})
 	ctx := waybill.ContextWithOrigin(t.Context(), waybill.Origin{TenantID: "acme"})
@@ -111,7 +111,7 @@ func TestBeforeWriteReceivesCompleteEvents(t *testing.T) {
 func TestBeforeWriteKeepsItsOwnSlice(t *testing.T) {
 	audit := []waybill.Event{waybill.NewEvent("audit", nil)}
 	box, db := open(t, outbox.Config{Hooks: []outbox.Hook{{
-		BeforeWrite: func(context.Context, []waybill.Event) ([]waybill.Event, error) { return audit, nil },
+		BeforeWrite: func(context.Context, outbox.BeforeWriteInfo) ([]waybill.Event, error) { return audit, nil },
 	}}})
 	for range 2 {
 		if err := write(t, box, waybill.NewEvent("t", nil)); err != nil {
@@ -133,14 +133,16 @@ func TestBeforeWriteIsChecked(t *testing.T) {
 		return evs
 	}
 	box, db := open(t, outbox.Config{Hooks: []outbox.Hook{{
-		BeforeWrite: func(_ context.Context, evs []waybill.Event) ([]waybill.Event, error) { return mend(evs), nil },
+		BeforeWrite: func(_ context.Context, info outbox.BeforeWriteInfo) ([]waybill.Event, error) {
+			return mend(info.Events), nil
+		},
 	}}})
 	if err := write(t, box, waybill.NewEvent("", nil)); err != nil || len(stored(t, db.Driver().Relay)) != 1 {
 		t.Errorf("an event that a hook fixed: %v", err)
 	}
 	box, db = open(t, outbox.Config{Hooks: []outbox.Hook{{
-		BeforeWrite: func(_ context.Context, evs []waybill.Event) ([]waybill.Event, error) {
-			return append(evs, waybill.Event{}), nil
+		BeforeWrite: func(_ context.Context, info outbox.BeforeWriteInfo) ([]waybill.Event, error) {
+			return append(info.Events, waybill.Event{}), nil
 		},
 	}}})
 	if err := write(t, box, waybill.NewEvent("t", nil)); err == nil || !strings.Contains(err.Error(), "event 2 of 2") || len(stored(t, db.Driver().Relay)) != 0 {
@@ -150,10 +152,10 @@ func TestBeforeWriteIsChecked(t *testing.T) {
 
 func TestReceipts(t *testing.T) {
 	box, _ := open(t, outbox.Config{Hooks: []outbox.Hook{{
-		BeforeWrite: func(_ context.Context, evs []waybill.Event) ([]waybill.Event, error) {
-			evs = slices.DeleteFunc(evs, func(ev waybill.Event) bool { return ev.Type == "secret" })
-			slices.Reverse(evs) // receipts keep the order of the write
-			return append(evs, waybill.NewEvent("extra", nil)), nil
+		BeforeWrite: func(_ context.Context, info outbox.BeforeWriteInfo) ([]waybill.Event, error) {
+			info.Events = slices.DeleteFunc(info.Events, func(ev waybill.Event) bool { return ev.Type == "secret" })
+			slices.Reverse(info.Events) // receipts keep the order of the write
+			return append(info.Events, waybill.NewEvent("extra", nil)), nil
 		},
 	}}})
 	keyed := waybill.NewEvent("keyed", nil)
@@ -198,8 +200,8 @@ func TestOutcomeString(t *testing.T) {
 func TestObserveAddsHeaders(t *testing.T) {
 	added := map[string]string{"traceparent": "00-ab", "own": "observer"}
 	var saw []waybill.ID
-	box, db := open(t, outbox.Config{Observe: observe.Hooks{Write: func(_ context.Context, ev waybill.Event) map[string]string {
-		saw = append(saw, ev.ID)
+	box, db := open(t, outbox.Config{Observe: observe.Hooks{Write: func(_ context.Context, info observe.WriteInfo) map[string]string {
+		saw = append(saw, info.Event.ID)
 		return added
 	}}})
 	headers := map[string]string{"own": "event"}
@@ -215,7 +217,7 @@ func TestObserveAddsHeaders(t *testing.T) {
 	if len(headers) != 1 || len(added) != 2 || len(saw) != 2 || saw[0] != got[0].ID {
 		t.Errorf("the event's headers became %v, the observer's %v; it saw %v", headers, added, saw)
 	}
-	box, db = open(t, outbox.Config{Observe: observe.Hooks{Write: func(context.Context, waybill.Event) map[string]string {
+	box, db = open(t, outbox.Config{Observe: observe.Hooks{Write: func(context.Context, observe.WriteInfo) map[string]string {
 		return map[string]string{"bad": "a\r\nb"}
 	}}})
 	if err := write(t, box, waybill.NewEvent("t", nil)); err == nil || len(stored(t, db.Driver().Relay)) != 0 {
@@ -232,7 +234,7 @@ func TestTrackForgetsOnlyWhatWasWritten(t *testing.T) {
 	agg := &thing{}
 	raised := false
 	box, db := open(t, outbox.Config{Hooks: []outbox.Hook{{
-		AfterWrite: func(context.Context, []waybill.Event) {
+		AfterWrite: func(context.Context, outbox.AfterWriteInfo) {
 			if !raised {
 				raised = true
 				agg.Raise(waybill.NewEvent("second", nil))
@@ -262,8 +264,12 @@ func TestTrackForgetsOnlyWhatWasWritten(t *testing.T) {
 func TestHookContext(t *testing.T) {
 	type key struct{}
 	var got []any
-	note := func(ctx context.Context, _ []waybill.Event) { got = append(got, ctx.Value(key{})) }
-	box, _ := open(t, outbox.Config{Hooks: []outbox.Hook{{AfterWrite: note, AfterCommit: note, AfterRollback: note}}})
+	note := func(ctx context.Context) { got = append(got, ctx.Value(key{})) }
+	box, _ := open(t, outbox.Config{Hooks: []outbox.Hook{{
+		AfterWrite:    func(ctx context.Context, _ outbox.AfterWriteInfo) { note(ctx) },
+		AfterCommit:   func(ctx context.Context, _ outbox.AfterCommitInfo) { note(ctx) },
+		AfterRollback: func(ctx context.Context, _ outbox.AfterRollbackInfo) { note(ctx) },
+	}}})
 	ctx := context.WithValue(t.Context(), key{}, "caller's")
 	for _, end := range []error{nil, errBoom} {
 		err := box.InTx(ctx, func(ctx context.Context, tx memTx) error {

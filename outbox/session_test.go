@@ -80,7 +80,7 @@ func TestWriteSQL(t *testing.T) {
 	var after []waybill.Event
 	db := &appenderDB{sqlDB: &sqlDB{}}
 	box, err := outbox.New(testroles.Of[*sql.Tx](db), outbox.Config{Hooks: []outbox.Hook{{
-		AfterWrite: func(_ context.Context, evs []waybill.Event) { after = append(after, evs...) },
+		AfterWrite: func(_ context.Context, info outbox.AfterWriteInfo) { after = append(after, info.Events...) },
 	}}})
 	if err != nil {
 		t.Fatal(err)
@@ -149,8 +149,8 @@ func TestUncertainError(t *testing.T) {
 	db := &sqlDB{commitErr: fmt.Errorf("%w: commit: %w", waybill.ErrUncertain, reset)}
 	var told []string
 	box, err := outbox.New(testroles.Of[*sql.Tx](db), outbox.Config{Hooks: []outbox.Hook{{
-		AfterCommit:   func(context.Context, []waybill.Event) { told = append(told, "commit") },
-		AfterRollback: func(context.Context, []waybill.Event) { told = append(told, "rollback") },
+		AfterCommit:   func(context.Context, outbox.AfterCommitInfo) { told = append(told, "commit") },
+		AfterRollback: func(context.Context, outbox.AfterRollbackInfo) { told = append(told, "rollback") },
 	}}})
 	if err != nil {
 		t.Fatal(err)
@@ -196,7 +196,7 @@ func TestFailedCommit(t *testing.T) {
 	db := &sqlDB{commitErr: errBoom}
 	rolledBack := 0
 	box, err := outbox.New(testroles.Of[*sql.Tx](db), outbox.Config{Hooks: []outbox.Hook{{
-		AfterRollback: func(_ context.Context, evs []waybill.Event) { rolledBack += len(evs) },
+		AfterRollback: func(_ context.Context, info outbox.AfterRollbackInfo) { rolledBack += len(info.Events) },
 	}}})
 	if err != nil {
 		t.Fatal(err)

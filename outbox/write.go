@@ -59,17 +59,37 @@ type Hook struct {
 	// the write; returning an error fails it. BeforeWrite may change the slice
 	// that it receives and replace the payloads and headers in it, but must not
 	// modify these in place.
-	BeforeWrite func(ctx context.Context, evs []waybill.Event) ([]waybill.Event, error)
+	BeforeWrite func(ctx context.Context, info BeforeWriteInfo) ([]waybill.Event, error)
 	// AfterWrite runs after the events were written in the transaction. Like
 	// AfterCommit and AfterRollback, it cannot fail the write: a panic is
 	// logged.
-	AfterWrite func(ctx context.Context, evs []waybill.Event)
+	AfterWrite func(ctx context.Context, info AfterWriteInfo)
 	// AfterCommit runs once per committed transaction of InTx, with all its
 	// events.
-	AfterCommit func(ctx context.Context, evs []waybill.Event)
+	AfterCommit func(ctx context.Context, info AfterCommitInfo)
 	// AfterRollback runs once per rolled-back transaction of InTx, with all its
 	// events.
-	AfterRollback func(ctx context.Context, evs []waybill.Event)
+	AfterRollback func(ctx context.Context, info AfterRollbackInfo)
+}
+
+// BeforeWriteInfo is the argument of [Hook.BeforeWrite].
+type BeforeWriteInfo struct {
+	Events []waybill.Event
+}
+
+// AfterWriteInfo is the argument of [Hook.AfterWrite].
+type AfterWriteInfo struct {
+	Events []waybill.Event
+}
+
+// AfterCommitInfo is the argument of [Hook.AfterCommit].
+type AfterCommitInfo struct {
+	Events []waybill.Event
+}
+
+// AfterRollbackInfo is the argument of [Hook.AfterRollback].
+type AfterRollbackInfo struct {
+	Events []waybill.Event
 }
 
 func (o *Outbox[T]) write(ctx context.Context, tx T, evs []waybill.Event, now bool) ([]Receipt, error) {
@@ -204,7 +224,7 @@ func (w *writer) prepare(ctx context.Context, evs []waybill.Event, given []waybi
 		if hook.BeforeWrite == nil || len(prepared) == 0 {
 			continue
 		}
-		changed, err := hook.BeforeWrite(ctx, prepared)
+		changed, err := hook.BeforeWrite(ctx, BeforeWriteInfo{Events: prepared})
 		if err != nil {
 			return nil, fmt.Errorf("outbox: before write: %w", err)
 		}
@@ -213,7 +233,7 @@ func (w *writer) prepare(ctx context.Context, evs []waybill.Event, given []waybi
 	var errs []error
 	for i := range prepared {
 		if w.observe.Write != nil {
-			prepared[i] = addHeaders(prepared[i], w.observe.Write(ctx, prepared[i]))
+			prepared[i] = addHeaders(prepared[i], w.observe.Write(ctx, observe.WriteInfo{Event: prepared[i]}))
 		}
 		if err := prepared[i].Validate(); err != nil {
 			errs = append(errs, fmt.Errorf("outbox: write: event %d of %d: %w", i+1, len(prepared), err))
@@ -261,25 +281,27 @@ func (w *writer) WantsCommitted() bool {
 
 // Accepted runs the AfterWrite hooks.
 func (w *writer) Accepted(ctx context.Context, evs []waybill.Event) {
-	w.after(ctx, "AfterWrite", evs, func(h Hook) func(context.Context, []waybill.Event) { return h.AfterWrite })
+	for _, hook := range w.hooks {
+		if hook.AfterWrite != nil {
+			w.contain("AfterWrite", func() { hook.AfterWrite(ctx, AfterWriteInfo{Events: evs}) })
+		}
+	}
 }
 
 // Committed runs the AfterCommit hooks.
 func (w *writer) Committed(ctx context.Context, evs []waybill.Event) {
-	w.after(ctx, "AfterCommit", evs, func(h Hook) func(context.Context, []waybill.Event) { return h.AfterCommit })
+	for _, hook := range w.hooks {
+		if hook.AfterCommit != nil {
+			w.contain("AfterCommit", func() { hook.AfterCommit(ctx, AfterCommitInfo{Events: evs}) })
+		}
+	}
 }
 
 // RolledBack runs the AfterRollback hooks.
 func (w *writer) RolledBack(ctx context.Context, evs []waybill.Event) {
-	w.after(ctx, "AfterRollback", evs, func(h Hook) func(context.Context, []waybill.Event) { return h.AfterRollback })
-}
-
-func (w *writer) after(
-	ctx context.Context, name string, evs []waybill.Event, pick func(Hook) func(context.Context, []waybill.Event),
-) {
 	for _, hook := range w.hooks {
-		if fn := pick(hook); fn != nil {
-			w.contain(name, func() { fn(ctx, evs) })
+		if hook.AfterRollback != nil {
+			w.contain("AfterRollback", func() { hook.AfterRollback(ctx, AfterRollbackInfo{Events: evs}) })
 		}
 	}
 }

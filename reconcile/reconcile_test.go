@@ -180,7 +180,7 @@ func TestSchedules(t *testing.T) {
 
 // TestReported: the observer and the log receive every run.
 func TestReported(t *testing.T) {
-	var told []observe.Reconciled
+	var told []observe.ReconciledInfo
 	var log bytes.Buffer
 	boom := errors.New("boom")
 	r, err := reconcile.New(open(t), []reconcile.Job{
@@ -188,12 +188,12 @@ func TestReported(t *testing.T) {
 		{Name: "fails", Find: func(context.Context, reconcile.Window, func(waybill.Event) error) error { return boom }},
 		{Name: "checks", Check: func(_ context.Context, _ reconcile.Window, found func(string)) error { found("something"); return nil }},
 	}, reconcile.Config{
-		Observe: observe.Hooks{Reconciled: func(job string, r observe.Reconciled) {
-			if r.Took <= 0 {
-				t.Errorf("%s took %v", job, r.Took)
+		Observe: observe.Hooks{Reconciled: func(info observe.ReconciledInfo) {
+			if info.Took <= 0 {
+				t.Errorf("%s took %v", info.Job, info.Took)
 			}
-			r.Took = 0
-			told = append(told, r)
+			info.Took = 0
+			told = append(told, info)
 		}},
 		Logger: slog.New(slog.NewTextHandler(&log, nil)),
 	})
@@ -205,7 +205,7 @@ func TestReported(t *testing.T) {
 			t.Errorf("%s: %+v, %v", job, rep, err)
 		}
 	}
-	if len(told) != 3 || told[0] != (observe.Reconciled{Found: 3, Sent: 2, Skipped: 1}) || !errors.Is(told[1].Err, boom) || told[2].Found != 1 {
+	if len(told) != 3 || told[0] != (observe.ReconciledInfo{Job: "sends", Found: 3, Sent: 2, Skipped: 1}) || !errors.Is(told[1].Err, boom) || told[2].Found != 1 {
 		t.Errorf("told was %+v", told)
 	}
 	for _, want := range []string{"job=sends found=3 sent=2 skipped=1 failed=0", "level=WARN msg=\"waybill: reconciled\" job=checks"} {

@@ -218,7 +218,7 @@ func (r *Reconciler[T]) end(ctx context.Context, j *Job, a driver.JobAttempt, be
 			slog.String("job", j.Name), slog.Bool("lost", eerr == nil), slog.Any("error", eerr))
 	}
 	if hook := r.cfg.Observe.Reconciled; hook != nil {
-		hook(j.Name, observe.Reconciled{Found: rep.Found, Sent: rep.Sent, Failed: rep.Failed, Skipped: rep.Skipped, Took: rep.Took, Err: err})
+		hook(observe.ReconciledInfo{Job: j.Name, Found: rep.Found, Sent: rep.Sent, Failed: rep.Failed, Skipped: rep.Skipped, Took: rep.Took, Err: err})
 	}
 	level := slog.LevelDebug
 	if rep.Sent+rep.Failed > 0 {

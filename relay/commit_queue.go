@@ -89,7 +89,7 @@ func (q *hotQueue) full(n int) {
 
 func (q *hotQueue) dropped(n int, why observe.Drop) {
 	if q.observe.HotDropped != nil {
-		q.observe.HotDropped(n, why)
+		q.observe.HotDropped(observe.HotDroppedInfo{Events: n, Reason: why})
 	}
 }
 

@@ -25,14 +25,14 @@ func (a answers) Deliver(_ context.Context, batch []waybill.Delivery) []error { 
 // as much with such an observer as without one.
 func TestObserverCostsNothing(t *testing.T) {
 	hooks := observe.Hooks{
-		ColdEnqueued: func(int) {}, HotEnqueued: func(int) {}, HotDropped: func(int, observe.Drop) {}, QueueDepths: func(int, int) {},
-		Deliver: func(ctx context.Context, _ []waybill.Delivery) (context.Context, func([]error)) {
-			return ctx, func([]error) {}
+		ColdEnqueued: func(observe.ColdEnqueuedInfo) {}, HotEnqueued: func(observe.HotEnqueuedInfo) {}, HotDropped: func(observe.HotDroppedInfo) {}, QueueDepths: func(observe.QueueDepthsInfo) {},
+		Deliver: func(ctx context.Context, _ observe.DeliverInfo) (context.Context, func(observe.DeliverDoneInfo)) {
+			return ctx, func(observe.DeliverDoneInfo) {}
 		},
-		Delivered: func(*waybill.Delivery, time.Duration, time.Duration) {},
-		Failed:    func(*waybill.Delivery, waybill.Class, error, time.Duration) {},
-		Died:      func(*waybill.Delivery, error) {},
-		Paused:    func(string, bool) {}, Lanes: func(int, int) {}, Lag: func(time.Duration) {},
+		Delivered: func(observe.DeliveredInfo) {},
+		Failed:    func(observe.FailedInfo) {},
+		Died:      func(observe.DiedInfo) {},
+		Paused:    func(observe.PausedInfo) {}, Lanes: func(observe.LanesInfo) {}, Lag: func(observe.LagInfo) {},
 	}
 	for name, c := range map[string]struct {
 		err  error

@@ -8,6 +8,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/internal/outage"
+	"github.com/waybillhq/waybill/observe"
 )
 
 // destination is a destination that was found unavailable. While it is
@@ -87,7 +88,7 @@ func (e *engine) noteDown(it *item, probe bool, err error) *destination {
 		}
 		e.log.Warn("waybill: destination is down", slog.String("destination", name), slog.String("error", err.Error()))
 		if e.observe.Paused != nil {
-			e.observe.Paused(name, true)
+			e.observe.Paused(observe.PausedInfo{Destination: name, Paused: true})
 		}
 	}
 	if probe || d.failures == 0 {
@@ -246,7 +247,7 @@ func (e *engine) logDown(now time.Time) {
 
 func (e *engine) reportPaused(name string, paused bool) {
 	if e.observe.Paused != nil {
-		e.observe.Paused(name, paused)
+		e.observe.Paused(observe.PausedInfo{Destination: name, Paused: paused})
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/observe"
 )
 
 // job is one call of the sink.
@@ -131,16 +132,16 @@ func (e *engine) deliver(j *job) {
 		ctx, cancel = context.WithTimeout(ctx, e.cfg.DeliverTimeout)
 		defer cancel()
 	}
-	var after func([]error)
+	var after func(observe.DeliverDoneInfo)
 	if e.observe.Deliver != nil {
-		ctx, after = e.observe.Deliver(ctx, j.batch)
+		ctx, after = e.observe.Deliver(ctx, observe.DeliverInfo{Batch: j.batch})
 	}
 	began := time.Now()
 	j.results = safely(ctx, e.sink, j.batch)
 	j.took = time.Since(began)
 	j.ended = j.ctx.Err() != nil
 	if after != nil {
-		after(j.results)
+		after(observe.DeliverDoneInfo{Results: j.results})
 	}
 }
 
@@ -262,7 +263,7 @@ func (e *engine) judge(it *item, d *waybill.Delivery, err error, took time.Durat
 	switch class {
 	case waybill.ClassDone:
 		if e.observe.Delivered != nil {
-			e.observe.Delivered(d, took, e.age(it))
+			e.observe.Delivered(observe.DeliveredInfo{Delivery: d, Took: took, Age: e.age(it)})
 		}
 		e.delivered(it, errors.Is(err, waybill.ErrSettled))
 	case waybill.ClassUnavailable:
@@ -299,7 +300,7 @@ func (e *engine) judge(it *item, d *waybill.Delivery, err error, took time.Durat
 
 func (e *engine) failed(d *waybill.Delivery, class waybill.Class, err error, took time.Duration) {
 	if e.observe.Failed != nil {
-		e.observe.Failed(d, class, err, took)
+		e.observe.Failed(observe.FailedInfo{Delivery: d, Class: class, Err: err, Took: took})
 	}
 }
 
@@ -424,7 +425,7 @@ func (e *engine) deadLetter(it *item, d *waybill.Delivery, err error) {
 	}
 	e.event(slog.LevelError, "waybill: event is dead", it, err)
 	if e.observe.Died != nil {
-		e.observe.Died(d, err)
+		e.observe.Died(observe.DiedInfo{Delivery: d, Err: err})
 	}
 	e.outcome(outcome{it: it, kind: kindDead, holds: block, text: err.Error()})
 }

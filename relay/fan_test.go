@@ -80,10 +80,10 @@ func TestFanKeepsDestinationsApart(t *testing.T) {
 		two.say("X", waybill.Unavailable(errors.New("no queue is bound")))
 		var mu sync.Mutex
 		var paused []string
-		stop := f.start(relay.FanOut(one, two), relay.Config{Observe: observe.Hooks{Paused: func(name string, down bool) {
+		stop := f.start(relay.FanOut(one, two), relay.Config{Observe: observe.Hooks{Paused: func(info observe.PausedInfo) {
 			mu.Lock()
 			defer mu.Unlock()
-			paused = append(paused, fmt.Sprint(name, " ", down))
+			paused = append(paused, fmt.Sprint(info.Destination, " ", info.Paused))
 		}}})
 		f.write(typed("X", "x", 0))
 		pass(10 * time.Minute)

@@ -194,8 +194,8 @@ func TestReplayMoreThanAPage(t *testing.T) {
 	})
 	count := func() { statements.Add(1) }
 	cfg := relay.Config{BatchSize: 20, Observe: observe.Hooks{
-		Read:    func(string, int, time.Duration, error) { count() },
-		Settled: func(int, time.Duration, error) { count() },
+		Read:    func(observe.ReadInfo) { count() },
+		Settled: func(observe.SettledInfo) { count() },
 	}}
 	f.start(sink, cfg)
 	var evs []waybill.Event

@@ -117,9 +117,9 @@ func (e *engine) mergeSeq(it *item, row *store.Row) {
 func (e *engine) add(l *lane, row *store.Row, hot bool) *item {
 	switch {
 	case hot && e.observe.HotEnqueued != nil:
-		e.observe.HotEnqueued(1)
+		e.observe.HotEnqueued(observe.HotEnqueuedInfo{Events: 1})
 	case !hot && e.observe.ColdEnqueued != nil:
-		e.observe.ColdEnqueued(1)
+		e.observe.ColdEnqueued(observe.ColdEnqueuedInfo{Events: 1})
 	}
 	it := &item{lane: l, row: row, hot: hot, announced: hot}
 	l.items[row.ID] = it

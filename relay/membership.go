@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/observe"
 	"github.com/waybillhq/waybill/store"
 	"github.com/waybillhq/waybill/store/driver"
 )
@@ -356,7 +357,7 @@ func (e *engine) prefer() {
 	}
 	e.db.Local().SetLocalLanes(own)
 	if e.observe.Lanes != nil {
-		e.observe.Lanes(len(own), e.total)
+		e.observe.Lanes(observe.LanesInfo{Owned: len(own), Total: e.total})
 	}
 }
 
@@ -449,7 +450,7 @@ func (e *engine) renewLease() {
 // gauges reports the queue depths and the lag.
 func (e *engine) gauges() {
 	if e.observe.QueueDepths != nil {
-		e.observe.QueueDepths(e.hot.depth, e.cold.depth)
+		e.observe.QueueDepths(observe.QueueDepthsInfo{Hot: e.hot.depth, Cold: e.cold.depth})
 	}
 	if e.observe.Lag == nil {
 		return
@@ -468,7 +469,7 @@ func (e *engine) gauges() {
 			return // nothing has been read yet: the lag is not known
 		}
 		e.seen.oldest = now.Add(-oldest)
-		e.observe.Lag(oldest)
+		e.observe.Lag(observe.LagInfo{Oldest: oldest})
 		return
 	}
 	// All events that were committed since the last successful read may be
@@ -480,7 +481,7 @@ func (e *engine) gauges() {
 	if !e.seen.oldest.IsZero() && e.seen.oldest.Before(since) {
 		since = e.seen.oldest
 	}
-	e.observe.Lag(max(oldest, now.Sub(since)))
+	e.observe.Lag(observe.LagInfo{Oldest: max(oldest, now.Sub(since))})
 }
 
 // sight records when this relay could last read the tables.

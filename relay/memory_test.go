@@ -55,7 +55,7 @@ func TestColdQueueBoundsMemory(t *testing.T) {
 					var read atomic.Int64
 					stop := run(t, f.db.Driver().Relay, sink, relay.Config{
 						ColdQueue: queue, BatchSize: batch, HotQueue: -1, Workers: 2, Logger: slog.New(slog.DiscardHandler),
-						Observe: observe.Hooks{ColdEnqueued: func(n int) { read.Add(int64(n)) }},
+						Observe: observe.Hooks{ColdEnqueued: func(info observe.ColdEnqueuedInfo) { read.Add(int64(info.Events)) }},
 					})
 					if !before {
 						pass(time.Minute)

@@ -57,35 +57,35 @@ func TestObserver(t *testing.T) {
 	f.start(c.sink(), relay.Config{
 		BackoffBase: time.Millisecond, BackoffMax: time.Millisecond, Lease: 3 * time.Second, Heartbeat: 20 * time.Millisecond,
 		Observe: observe.Hooks{
-			HotEnqueued:  func(n int) { count("hot", n) },
-			HotDropped:   func(n int, why observe.Drop) { count("dropped "+why.String(), n) },
-			ColdEnqueued: func(n int) { count("cold", n) },
-			QueueDepths:  func(int, int) { count("depths", 1) },
-			Deliver: func(ctx context.Context, batch []waybill.Delivery) (context.Context, func([]error)) {
-				count("deliver", len(batch))
-				return ctx, func(errs []error) { count("delivered results", len(errs)) }
+			HotEnqueued:  func(info observe.HotEnqueuedInfo) { count("hot", info.Events) },
+			HotDropped:   func(info observe.HotDroppedInfo) { count("dropped "+info.Reason.String(), info.Events) },
+			ColdEnqueued: func(info observe.ColdEnqueuedInfo) { count("cold", info.Events) },
+			QueueDepths:  func(observe.QueueDepthsInfo) { count("depths", 1) },
+			Deliver: func(ctx context.Context, info observe.DeliverInfo) (context.Context, func(observe.DeliverDoneInfo)) {
+				count("deliver", len(info.Batch))
+				return ctx, func(done observe.DeliverDoneInfo) { count("delivered results", len(done.Results)) }
 			},
-			Delivered: func(_ *waybill.Delivery, _, age time.Duration) {
+			Delivered: func(info observe.DeliveredInfo) {
 				count("delivered", 1)
-				if age > 0 {
+				if info.Age > 0 {
 					count("with age", 1)
 				}
 			},
-			Failed: func(_ *waybill.Delivery, class waybill.Class, _ error, _ time.Duration) {
-				count("failed "+class.String(), 1)
+			Failed: func(info observe.FailedInfo) {
+				count("failed "+info.Class.String(), 1)
 			},
-			Died: func(*waybill.Delivery, error) { count("died", 1) },
-			Paused: func(_ string, down bool) {
-				if down {
+			Died: func(observe.DiedInfo) { count("died", 1) },
+			Paused: func(info observe.PausedInfo) {
+				if info.Paused {
 					count("paused", 1)
 				} else {
 					count("back", 1)
 				}
 			},
-			Read:    func(kind string, _ int, _ time.Duration, _ error) { count("read "+kind, 1) },
-			Settled: func(n int, _ time.Duration, _ error) { count("settled", n) },
-			Lanes:   func(owned, _ int) { count("lanes", owned) },
-			Lag:     func(time.Duration) { count("lag", 1) },
+			Read:    func(info observe.ReadInfo) { count("read "+info.Kind, 1) },
+			Settled: func(info observe.SettledInfo) { count("settled", info.Events) },
+			Lanes:   func(info observe.LanesInfo) { count("lanes", info.Owned) },
+			Lag:     func(observe.LagInfo) { count("lag", 1) },
 		},
 	})
 	await(t, "the cold one", func() bool { return c.count() == 1 })
@@ -184,9 +184,9 @@ func TestTheLastSettlementIsReported(t *testing.T) {
 	var settled atomic.Int64
 	stop := f.startOn(db, (&collector{}).sink(), relay.Config{
 		DrainTimeout: -1, PollInterval: time.Millisecond,
-		Observe: observe.Hooks{Settled: func(n int, _ time.Duration, err error) {
-			if err == nil {
-				settled.Add(int64(n))
+		Observe: observe.Hooks{Settled: func(info observe.SettledInfo) {
+			if info.Err == nil {
+				settled.Add(int64(info.Events))
 			}
 		}},
 	})
@@ -213,9 +213,9 @@ type intake struct{ hot, dropped, cold atomic.Int64 }
 
 func (in *intake) hooks() observe.Hooks {
 	return observe.Hooks{
-		HotEnqueued:  func(n int) { in.hot.Add(int64(n)) },
-		HotDropped:   func(n int, _ observe.Drop) { in.dropped.Add(int64(n)) },
-		ColdEnqueued: func(n int) { in.cold.Add(int64(n)) },
+		HotEnqueued:  func(info observe.HotEnqueuedInfo) { in.hot.Add(int64(info.Events)) },
+		HotDropped:   func(info observe.HotDroppedInfo) { in.dropped.Add(int64(info.Events)) },
+		ColdEnqueued: func(info observe.ColdEnqueuedInfo) { in.cold.Add(int64(info.Events)) },
 	}
 }
 
@@ -313,9 +313,9 @@ func TestReadFirstIsCounted(t *testing.T) {
 	unsubscribe()
 	var first atomic.Int64
 	c := &collector{}
-	stop := f.start(c.sink(), relay.Config{Observe: observe.Hooks{HotDropped: func(n int, why observe.Drop) {
-		if why == observe.DropAlreadyRead {
-			first.Add(int64(n))
+	stop := f.start(c.sink(), relay.Config{Observe: observe.Hooks{HotDropped: func(info observe.HotDroppedInfo) {
+		if info.Reason == observe.DropAlreadyRead {
+			first.Add(int64(info.Events))
 		}
 	}}})
 	await(t, "it was read", func() bool { return c.count() == 1 })

@@ -276,10 +276,10 @@ func lagWithout(t *testing.T, only string, fromTheStart bool) {
 	var mu sync.Mutex
 	var lags []sample
 	start := time.Now()
-	stop := run(t, db, c.sink(), relay.Config{HotQueue: -1, Logger: slog.New(slog.DiscardHandler), Observe: observe.Hooks{Lag: func(d time.Duration) {
+	stop := run(t, db, c.sink(), relay.Config{HotQueue: -1, Logger: slog.New(slog.DiscardHandler), Observe: observe.Hooks{Lag: func(info observe.LagInfo) {
 		mu.Lock()
 		defer mu.Unlock()
-		lags = append(lags, sample{time.Since(start), d})
+		lags = append(lags, sample{time.Since(start), info.Oldest})
 	}}})
 	if !fromTheStart {
 		pass(time.Minute)

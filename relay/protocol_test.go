@@ -137,7 +137,7 @@ func TestSeenUntilALaterRead(t *testing.T) {
 			return nil
 		}
 		stop := f.startOn(db, c.sink(), relay.Config{
-			Observe: observe.Hooks{Settled: func(int, time.Duration, error) { answered.Store(true) }},
+			Observe: observe.Hooks{Settled: func(observe.SettledInfo) { answered.Store(true) }},
 		})
 		f.write(event(aggregate, 1))
 		await(t, "it is settled", answered.Load)
@@ -235,9 +235,9 @@ func TestDeferredWhileItsRowsAreRead(t *testing.T) {
 	f.startOn(db, c.sink(), relay.Config{
 		BackoffBase: time.Millisecond,
 		Observe: observe.Hooks{
-			Failed: func(*waybill.Delivery, waybill.Class, error, time.Duration) { close(failed) },
-			Read: func(_ string, n int, _ time.Duration, _ error) {
-				if rows += n; rows >= many {
+			Failed: func(observe.FailedInfo) { close(failed) },
+			Read: func(info observe.ReadInfo) {
+				if rows += info.Rows; rows >= many {
 					all.Do(func() { close(read) })
 				}
 			},
@@ -393,7 +393,7 @@ func TestMemoryOfAHeldAggregate(t *testing.T) {
 	f.write(evs...)
 	f.startOn(f.db.Driver().Relay, c.sink(), relay.Config{
 		MaxAttempts: -1, BackoffBase: 5 * time.Millisecond, BackoffMax: 5 * time.Millisecond, Lease: 3 * time.Second, Heartbeat: 10 * time.Millisecond,
-		Observe: observe.Hooks{QueueDepths: func(hot, cold int) { highest.Store(max(highest.Load(), int64(hot+cold))) }},
+		Observe: observe.Hooks{QueueDepths: func(info observe.QueueDepthsInfo) { highest.Store(max(highest.Load(), int64(info.Hot+info.Cold))) }},
 	})
 	others := func() (n int) {
 		for _, d := range c.all() {

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/waybillhq/waybill/observe"
 	"github.com/waybillhq/waybill/store"
 	"github.com/waybillhq/waybill/store/driver"
 )
@@ -104,7 +105,7 @@ func (e *engine) reader() {
 		// The hook is called here, because the answer of the last read is not
 		// handled when Run ends.
 		if e.observe.Read != nil {
-			e.observe.Read(r.kind.String(), len(r.page.Rows)+len(r.sightings)+len(r.holds), r.took, r.err)
+			e.observe.Read(observe.ReadInfo{Kind: r.kind.String(), Rows: len(r.page.Rows) + len(r.sightings) + len(r.holds), Took: r.took, Err: r.err})
 		}
 		e.pages <- r
 	}

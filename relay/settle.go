@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/waybillhq/waybill/observe"
 	"github.com/waybillhq/waybill/store/driver"
 )
 
@@ -155,7 +156,7 @@ func (e *engine) settler() {
 		// The hook is called here, because the answer of the last settlement is
 		// not handled when Run ends.
 		if e.observe.Settled != nil {
-			e.observe.Settled(len(j.outcomes), took, err)
+			e.observe.Settled(observe.SettledInfo{Events: len(j.outcomes), Took: took, Err: err})
 		}
 		e.answers <- settleReply{settleJob: j, settled: settled, took: took, err: err}
 	}

@@ -93,10 +93,10 @@ func TestPollIntervalIsObeyed(t *testing.T) {
 				reads := map[string]int{}
 				stop := run(t, f.db.Driver().Relay, (&collector{}).sink(), relay.Config{
 					PollInterval: interval, Logger: slog.New(slog.DiscardHandler),
-					Observe: observe.Hooks{Read: func(kind string, _ int, _ time.Duration, _ error) {
+					Observe: observe.Hooks{Read: func(info observe.ReadInfo) {
 						mu.Lock()
 						defer mu.Unlock()
-						reads[kind]++
+						reads[info.Kind]++
 					}},
 				})
 				pass(10*time.Minute + time.Millisecond) // now it is idle

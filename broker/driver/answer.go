@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/observe"
 )
 
 // answer reports the results of a batch to the broker.
@@ -66,7 +67,7 @@ func (r *Receiver) deadLetter(v verdict) error {
 	r.log.Error("message moved to the dead-letter destination", "event_id", v.it.delivery.ID, "event_type", v.it.delivery.Type,
 		"topic", v.it.in.Topic, "attempt", v.it.in.attempt(), "error", v.err)
 	if r.cfg.Observe.DeadLettered != nil {
-		r.cfg.Observe.DeadLettered(r.name, v.err)
+		r.cfg.Observe.DeadLettered(observe.DeadLetteredInfo{Source: r.name, Err: v.err})
 	}
 	return nil
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/waybillhq/waybill/broker"
 	"github.com/waybillhq/waybill/internal/backoff"
 	"github.com/waybillhq/waybill/internal/panics"
+	"github.com/waybillhq/waybill/observe"
 )
 
 // absenceGrace is how long messages of a key wait for an overdue message that
@@ -273,7 +274,7 @@ func (r *Receiver) handle(batch []*item) {
 	}
 	if r.cfg.Observe.Received != nil {
 		for _, v := range verdicts {
-			r.cfg.Observe.Received(r.name, v.class, v.it.in.attempt() > 1, took)
+			r.cfg.Observe.Received(observe.ReceivedInfo{Source: r.name, Class: v.class, Redelivered: v.it.in.attempt() > 1, Took: took})
 		}
 	}
 	r.answer(verdicts)

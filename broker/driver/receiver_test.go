@@ -398,7 +398,7 @@ func TestMaxAttempts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var aside []error
 		s := &script{take: put(message(t, "a", 1, 2))}
-		cfg := broker.ReceiverConfig{MaxAttempts: 3, Observe: observe.Hooks{DeadLettered: func(_ string, err error) { aside = append(aside, err) }}}
+		cfg := broker.ReceiverConfig{MaxAttempts: 3, Observe: observe.Hooks{DeadLettered: func(info observe.DeadLetteredInfo) { aside = append(aside, info.Err) }}}
 		stop := receive(t, s, consumer(func(context.Context, waybill.Delivery) error { return errBoom }), cfg)
 		pass(time.Minute)
 		stop()

@@ -12,6 +12,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/broker"
+	"github.com/waybillhq/waybill/observe"
 )
 
 var errBoom = errors.New("boom")
@@ -154,7 +155,7 @@ func acknowledged(b *bed) {
 func deadLetter(b *bed) {
 	var reported atomic.Int32
 	cfg := quick()
-	cfg.Observe.DeadLettered = func(string, error) { reported.Add(1) }
+	cfg.Observe.DeadLettered = func(observe.DeadLetteredInfo) { reported.Add(1) }
 	r := &recorder{answer: func(_ context.Context, d waybill.Delivery) error {
 		switch numberOf(&d) {
 		case 0:

@@ -21,6 +21,7 @@ import (
 	"github.com/waybillhq/waybill/broker/pulsarbroker"
 	"github.com/waybillhq/waybill/internal/eventfill"
 	"github.com/waybillhq/waybill/internal/testserver"
+	"github.com/waybillhq/waybill/observe"
 )
 
 // Pulsar's own command-line client reads ids, headers and payload as
@@ -181,7 +182,7 @@ func TestSubscriptionsAreMadeFirst(t *testing.T) {
 	var dead sync.Once
 	set := make(chan struct{})
 	cfg := broker.ReceiverConfig{}
-	cfg.Observe.DeadLettered = func(string, error) { dead.Do(func() { close(set) }) }
+	cfg.Observe.DeadLettered = func(observe.DeadLetteredInfo) { dead.Do(func() { close(set) }) }
 	run(t, source(t, b, pulsarbroker.SourceConfig{Subscription: "billing", Topics: []string{topic}, Receive: cfg}), func(*waybill.Delivery) error {
 		return waybill.Permanent(errors.New("no good"))
 	})

@@ -62,11 +62,11 @@ func TestATypeWithoutAQueue(t *testing.T) {
 	var paused []string
 	r, err := relay.New(db, sink(t, open(t, client.url, rabbitbroker.Config{}), rabbitbroker.SinkConfig{}), relay.Config{
 		BackoffBase: 10 * time.Millisecond, BackoffMax: 20 * time.Millisecond,
-		Observe: observe.Hooks{Paused: func(name string, down bool) {
+		Observe: observe.Hooks{Paused: func(info observe.PausedInfo) {
 			mu.Lock()
 			defer mu.Unlock()
-			if down && !slices.Contains(paused, name) {
-				paused = append(paused, name)
+			if info.Paused && !slices.Contains(paused, info.Destination) {
+				paused = append(paused, info.Destination)
 			}
 		}},
 	})

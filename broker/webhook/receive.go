@@ -214,7 +214,7 @@ func (r *Receiver) deliver(ctx context.Context, d *waybill.Delivery) (err error)
 	}
 	if received := r.cfg.Observe.Received; received != nil {
 		class, _ := waybill.Classify(err)
-		received(r.cfg.Name, class, d.Attempt > 1, time.Since(began))
+		received(observe.ReceivedInfo{Source: r.cfg.Name, Class: class, Redelivered: d.Attempt > 1, Took: time.Since(began)})
 	}
 	return err
 }
@@ -248,7 +248,7 @@ func (r *Receiver) deadLettered(id waybill.ID, err error) {
 	r.cfg.Logger.Error("webhook failed permanently; the sender keeps the dead letter",
 		"source", r.cfg.Name, "event_id", id.String(), "error", err)
 	if aside := r.cfg.Observe.DeadLettered; aside != nil {
-		aside(r.cfg.Name, err)
+		aside(observe.DeadLetteredInfo{Source: r.cfg.Name, Err: err})
 	}
 }
 

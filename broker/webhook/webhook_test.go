@@ -307,7 +307,7 @@ func TestResultsTravelBack(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			aside := 0
 			c := &consumer{answer: func(context.Context, waybill.Delivery) error { return tc.result }}
-			server := receiver(t, c, webhook.ReceiverConfig{Observe: observe.Hooks{DeadLettered: func(string, error) { aside++ }}})
+			server := receiver(t, c, webhook.ReceiverConfig{Observe: observe.Hooks{DeadLettered: func(observe.DeadLetteredInfo) { aside++ }}})
 			err := deliver(t, sink(t, server.URL, webhook.Config{}), delivery("A-1"))
 			class, delay := waybill.Classify(err)
 			if class != tc.class || delay != tc.delay {

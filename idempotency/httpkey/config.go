@@ -74,9 +74,9 @@ type Config struct {
 	ReplayedHeader string
 	// AuthorizeReplay is called before a stored answer, or its reference, is
 	// sent, so that a client whose access was revoked cannot read old answers.
-	// An error refuses the request. ref is the reference that was stored with
-	// the answer. Defaults to allowing replays within the same scope.
-	AuthorizeReplay func(r *http.Request, ref string) error
+	// An error refuses the request. Defaults to allowing replays within the
+	// same scope.
+	AuthorizeReplay func(r *http.Request, info AuthorizeReplayInfo) error
 
 	// Retention is how long a repeat gets the answer, counted from its
 	// completion. Defaults to the Retention of the keys.
@@ -90,7 +90,7 @@ type Config struct {
 	FailOpen bool
 	// FailedOpen is called for each request that FailOpen runs, for example to
 	// count them. Defaults to no call.
-	FailedOpen func(operation string, err error)
+	FailedOpen func(info FailedOpenInfo)
 
 	// DocsURL is the address of the rules for keys and of their retention;
 	// refusals link to it. Defaults to the documentation of Waybill.
@@ -98,6 +98,19 @@ type Config struct {
 	// Logger receives errors that clients must not see. Defaults to
 	// [slog.Default]; slog.New(slog.DiscardHandler) silences it.
 	Logger *slog.Logger
+}
+
+// AuthorizeReplayInfo is the argument of [Config.AuthorizeReplay].
+type AuthorizeReplayInfo struct {
+	// Ref is the reference that was stored with the answer.
+	Ref string
+}
+
+// FailedOpenInfo is the argument of [Config.FailedOpen].
+type FailedOpenInfo struct {
+	Operation string
+	// Err is the error of the store.
+	Err error
 }
 
 // LargeBody is the treatment of requests with a large body.
@@ -226,7 +239,7 @@ func (c *Config) fill() {
 		c.Store = StoreFinal
 	}
 	if c.FailedOpen == nil {
-		c.FailedOpen = func(string, error) {}
+		c.FailedOpen = func(FailedOpenInfo) {}
 	}
 	if c.Logger == nil {
 		c.Logger = slog.Default()

@@ -202,7 +202,7 @@ func (m *Middleware[T]) serve(w http.ResponseWriter, c *call, next http.Handler)
 		return m.answer(fresh), nil
 	})
 	if fresh == nil && m.cfg.FailOpen && errors.Is(err, idempotency.ErrStore) {
-		m.cfg.FailedOpen(c.operation, err)
+		m.cfg.FailedOpen(FailedOpenInfo{Operation: c.operation, Err: err})
 		m.cfg.Logger.WarnContext(ctx, "httpkey: request runs unprotected: the store failed", "operation", c.operation, "error", err)
 		next.ServeHTTP(w, c.request(c.r.Context()))
 		return
@@ -326,7 +326,7 @@ func (m *Middleware[T]) authorized(c *call, ref string) bool {
 	if m.cfg.AuthorizeReplay == nil {
 		return true
 	}
-	err := m.cfg.AuthorizeReplay(c.r, ref)
+	err := m.cfg.AuthorizeReplay(c.r, AuthorizeReplayInfo{Ref: ref})
 	if err != nil {
 		m.cfg.Logger.InfoContext(c.r.Context(), "httpkey: replay refused", "operation", c.operation, "ref", ref, "error", err)
 	}

@@ -221,8 +221,8 @@ func TestScopeError(t *testing.T) {
 }
 
 func TestAuthorizeReplay(t *testing.T) {
-	b := newEnv(t, setup{cfg: httpkey.Config{Scope: callerScope, AuthorizeReplay: func(r *http.Request, ref string) error {
-		if ref != "ord_1" || r.Header.Get("Lowered") != "" {
+	b := newEnv(t, setup{cfg: httpkey.Config{Scope: callerScope, AuthorizeReplay: func(r *http.Request, info httpkey.AuthorizeReplayInfo) error {
+		if info.Ref != "ord_1" || r.Header.Get("Lowered") != "" {
 			return errors.New("not any more")
 		}
 		return nil

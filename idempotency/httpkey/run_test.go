@@ -268,7 +268,7 @@ func TestStoredBeforeTheFirstByte(t *testing.T) {
 
 func TestPersistFails(t *testing.T) {
 	var unkept atomic.Int64
-	b := newEnv(t, setup{keys: idempotency.Config{Observe: observe.Hooks{KeyUnkept: func(string, error) { unkept.Add(1) }}}})
+	b := newEnv(t, setup{keys: idempotency.Config{Observe: observe.Hooks{KeyUnkept: func(observe.KeyUnkeptInfo) { unkept.Add(1) }}}})
 	b.db.end = func(context.Context, driver.KeyAttempt, driver.KeyEnd) (bool, error) {
 		return false, errors.New("disk full")
 	}
@@ -409,8 +409,8 @@ func TestStoreDown(t *testing.T) {
 	b.wantRuns(0)
 
 	var open atomic.Int64
-	loose := newEnv(t, setup{cfg: httpkey.Config{FailOpen: true, FailedOpen: func(operation string, err error) {
-		if operation == "POST /orders" && err != nil {
+	loose := newEnv(t, setup{cfg: httpkey.Config{FailOpen: true, FailedOpen: func(info httpkey.FailedOpenInfo) {
+		if info.Operation == "POST /orders" && info.Err != nil {
 			open.Add(1)
 		}
 	}}})
@@ -519,7 +519,7 @@ func TestCorruptRecord(t *testing.T) {
 // TestUnknownState: an unknown state is not an unavailable store, so FailOpen
 // does not run the request either.
 func TestUnknownState(t *testing.T) {
-	b := newEnv(t, setup{cfg: httpkey.Config{FailOpen: true, FailedOpen: func(_ string, err error) { t.Error("it failed open:", err) }}})
+	b := newEnv(t, setup{cfg: httpkey.Config{FailOpen: true, FailedOpen: func(info httpkey.FailedOpenInfo) { t.Error("it failed open:", info.Err) }}})
 	b.post("k", "{}")
 	b.db.claim = func(ctx context.Context, c driver.KeyClaim) (store.KeyRecord, bool, error) {
 		r, ok, err := b.db.Keys.ClaimKey(ctx, c)

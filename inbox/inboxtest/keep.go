@@ -114,7 +114,7 @@ func retention[T any](b *env[T]) {
 	var purged atomic.Int64
 	in := b.inbox(inbox.Config{
 		Retention: time.Nanosecond, RedeliveryWindow: time.Nanosecond,
-		Observe: observe.Hooks{Purged: func(_ string, n int) { purged.Add(int64(n)) }},
+		Observe: observe.Hooks{Purged: func(info observe.PurgedInfo) { purged.Add(int64(info.Rows)) }},
 	})
 	kept := b.inbox(inbox.Config{Retention: time.Hour, RedeliveryWindow: time.Hour})
 	old, fresh := in.MustGroup("old", inbox.Options{}), kept.MustGroup("fresh", inbox.Options{})

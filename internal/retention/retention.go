@@ -67,7 +67,7 @@ func (p Policy) purge(
 		}
 		*sum += n
 		if n > 0 && hooks.Purged != nil {
-			hooks.Purged(state.String(), n)
+			hooks.Purged(observe.PurgedInfo{Kind: state.String(), Rows: n})
 		}
 		if p.Progress != nil {
 			p.Progress(*r)

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"strconv"
 	"sync"
-	"time"
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/observe"
@@ -23,39 +22,39 @@ func (o *Observer) group(name string) *series {
 	return s
 }
 
-func (o *Observer) consumed(group string, _ *waybill.Event, took time.Duration, replayed bool) {
-	s := o.group(group)
-	if replayed {
+func (o *Observer) consumed(info observe.ConsumedInfo) {
+	s := o.group(info.Group)
+	if info.Replayed {
 		o.add(o.in.consumeReplayed, 1, s)
-		o.time(o.in.consumeDuration, took, o.series.groupOutcome.get(group, replay))
+		o.time(o.in.consumeDuration, info.Took, o.series.groupOutcome.get(info.Group, replay))
 		return
 	}
 	o.add(o.in.consumeSuccess, 1, s)
-	o.time(o.in.consumeDuration, took, o.series.groupOutcome.get(group, success))
+	o.time(o.in.consumeDuration, info.Took, o.series.groupOutcome.get(info.Group, success))
 }
 
-func (o *Observer) consumeFailed(group string, _ *waybill.Event, _ error, took time.Duration) {
-	o.add(o.in.consumeFailure, 1, o.group(group))
-	o.time(o.in.consumeDuration, took, o.series.groupOutcome.get(group, failure))
+func (o *Observer) consumeFailed(info observe.ConsumeFailedInfo) {
+	o.add(o.in.consumeFailure, 1, o.group(info.Group))
+	o.time(o.in.consumeDuration, info.Took, o.series.groupOutcome.get(info.Group, failure))
 }
 
-func (o *Observer) consumeDied(group string, _ *waybill.Event, _ error) {
-	o.add(o.in.consumeDead, 1, o.group(group))
+func (o *Observer) consumeDied(info observe.ConsumeDiedInfo) {
+	o.add(o.in.consumeDead, 1, o.group(info.Group))
 }
 
 // groups returns a hook that sets the gauges of groups. A group that was
 // reported before and is missing from a later report has no failed events:
 // without a 0 its last values would stay forever.
-func (o *Observer) groups() func([]observe.Group) {
+func (o *Observer) groups() func(observe.GroupsInfo) {
 	var mu sync.Mutex
 	reported := map[string]bool{}
-	return func(groups []observe.Group) {
+	return func(info observe.GroupsInfo) {
 		mu.Lock()
 		defer mu.Unlock()
 		for name := range reported {
 			reported[name] = false
 		}
-		for _, g := range groups {
+		for _, g := range info.Groups {
 			reported[g.Group] = true
 			o.stand(g)
 		}
@@ -109,11 +108,11 @@ func (o *Observer) operation(name string) *series {
 	return s
 }
 
-func (o *Observer) keyRan(operation string, took time.Duration, err error) {
-	o.operation(operation)
-	s := o.series.operationOutcome.get(operation, outcome(err))
+func (o *Observer) keyRan(info observe.KeyRanInfo) {
+	o.operation(info.Operation)
+	s := o.series.operationOutcome.get(info.Operation, outcome(info.Err))
 	o.add(o.in.keyRan, 1, s)
-	o.time(o.in.keyDuration, took, s)
+	o.time(o.in.keyDuration, info.Took, s)
 }
 
 func outcome(err error) string {
@@ -123,17 +122,17 @@ func outcome(err error) string {
 	return success
 }
 
-func (o *Observer) keyRefused(operation string, why error) {
-	o.operation(operation)
-	o.add(o.in.keyRefused, 1, o.series.operationReason.get(operation, refusal(why)))
+func (o *Observer) keyRefused(info observe.KeyRefusedInfo) {
+	o.operation(info.Operation)
+	o.add(o.in.keyRefused, 1, o.series.operationReason.get(info.Operation, refusal(info.Err)))
 }
 
-func (o *Observer) keys(k observe.Keys) {
+func (o *Observer) keys(info observe.KeysInfo) {
 	plain := o.series.plain.get()
-	o.set(o.in.keysProcessing, k.Processing, plain)
-	o.set(o.in.keysFailed, k.Failed, plain)
-	o.set(o.in.keysUncertain, k.Uncertain, plain)
-	o.set(o.in.keysLapsed, k.Lapsed, plain)
+	o.set(o.in.keysProcessing, info.Processing, plain)
+	o.set(o.in.keysFailed, info.Failed, plain)
+	o.set(o.in.keysUncertain, info.Uncertain, plain)
+	o.set(o.in.keysLapsed, info.Lapsed, plain)
 }
 
 // source returns the series of a source. The first message of a source creates
@@ -146,24 +145,25 @@ func (o *Observer) source(name string) *series {
 	return s
 }
 
-func (o *Observer) received(source string, class waybill.Class, redelivered bool, took time.Duration) {
-	o.source(source)
-	o.add(o.in.received, 1, o.series.sourceClassRepeated.get(source, class.String(), strconv.FormatBool(redelivered)))
-	o.time(o.in.receiveDuration, took, o.series.sourceClass.get(source, class.String()))
+func (o *Observer) received(info observe.ReceivedInfo) {
+	class := info.Class.String()
+	o.source(info.Source)
+	o.add(o.in.received, 1, o.series.sourceClassRepeated.get(info.Source, class, strconv.FormatBool(info.Redelivered)))
+	o.time(o.in.receiveDuration, info.Took, o.series.sourceClass.get(info.Source, class))
 }
 
-func (o *Observer) reconciled(job string, r observe.Reconciled) {
-	s := o.series.job.get(job)
-	o.add(o.in.reconcileFound, r.Found, s)
-	o.add(o.in.reconcileFixed, r.Sent, s)
-	o.add(o.in.reconcileFailed, r.Failed, s)
-	o.add(o.in.reconcileSkipped, r.Skipped, s)
+func (o *Observer) reconciled(info observe.ReconciledInfo) {
+	s := o.series.job.get(info.Job)
+	o.add(o.in.reconcileFound, info.Found, s)
+	o.add(o.in.reconcileFixed, info.Sent, s)
+	o.add(o.in.reconcileFailed, info.Failed, s)
+	o.add(o.in.reconcileSkipped, info.Skipped, s)
 	for _, which := range []string{success, failure} {
 		n := 0
-		if which == outcome(r.Err) {
+		if which == outcome(info.Err) {
 			n = 1
 		}
-		o.add(o.in.reconcileRuns, n, o.series.jobOutcome.get(job, which))
+		o.add(o.in.reconcileRuns, n, o.series.jobOutcome.get(info.Job, which))
 	}
-	o.time(o.in.reconcileDuration, r.Took, s)
+	o.time(o.in.reconcileDuration, info.Took, s)
 }

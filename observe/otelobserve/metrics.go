@@ -55,10 +55,10 @@ func (o *Observer) time(h metric.Float64Histogram, took time.Duration, s *series
 
 func (o *Observer) set(g metric.Int64Gauge, v int64, s *series) { g.Record(background, v, s.record...) }
 
-func (o *Observer) queueDepths(hot, cold int) {
+func (o *Observer) queueDepths(info observe.QueueDepthsInfo) {
 	plain := o.series.plain.get()
-	o.set(o.in.queueHot, int64(hot), plain)
-	o.set(o.in.queueCold, int64(cold), plain)
+	o.set(o.in.queueHot, int64(info.Hot), plain)
+	o.set(o.in.queueCold, int64(info.Cold), plain)
 }
 
 // eventType returns the series of an event type. The first event of a type
@@ -75,47 +75,48 @@ func (o *Observer) eventType(name string) *series {
 	return s
 }
 
-func (o *Observer) delivered(d *waybill.Delivery, took, age time.Duration) {
-	o.add(o.in.dispatchSuccess, 1, o.eventType(d.Type))
-	o.time(o.in.dispatchDuration, took, o.series.outcome.get(success))
-	if age > 0 { // 0 is not known
-		o.time(o.in.publishLatency, age, o.series.plain.get())
+func (o *Observer) delivered(info observe.DeliveredInfo) {
+	o.add(o.in.dispatchSuccess, 1, o.eventType(info.Delivery.Type))
+	o.time(o.in.dispatchDuration, info.Took, o.series.outcome.get(success))
+	if info.Age > 0 { // 0 is not known
+		o.time(o.in.publishLatency, info.Age, o.series.plain.get())
 	}
 }
 
-func (o *Observer) failed(d *waybill.Delivery, class waybill.Class, _ error, took time.Duration) {
-	o.eventType(d.Type)
-	o.add(o.in.dispatchFailure, 1, o.series.eventTypeClass.get(d.Type, class.String()))
-	o.time(o.in.dispatchDuration, took, o.series.outcome.get(failure))
+func (o *Observer) failed(info observe.FailedInfo) {
+	name := info.Delivery.Type
+	o.eventType(name)
+	o.add(o.in.dispatchFailure, 1, o.series.eventTypeClass.get(name, info.Class.String()))
+	o.time(o.in.dispatchDuration, info.Took, o.series.outcome.get(failure))
 }
 
-func (o *Observer) died(d *waybill.Delivery, _ error) {
-	o.add(o.in.dispatchDead, 1, o.eventType(d.Type))
+func (o *Observer) died(info observe.DiedInfo) {
+	o.add(o.in.dispatchDead, 1, o.eventType(info.Delivery.Type))
 }
 
-func (o *Observer) paused(destination string, paused bool) {
+func (o *Observer) paused(info observe.PausedInfo) {
 	var v int64
-	if paused {
+	if info.Paused {
 		v = 1
 	}
-	o.set(o.in.destinationPaused, v, o.series.destination.get(destination))
+	o.set(o.in.destinationPaused, v, o.series.destination.get(info.Destination))
 }
 
-func (o *Observer) read(kind string, rows int, took time.Duration, err error) {
-	s := o.series.kind.get(kind)
-	o.add(o.in.readRows, rows, s)
-	o.add(o.in.readFailure, one(err), s)
-	o.time(o.in.readDuration, took, s)
+func (o *Observer) read(info observe.ReadInfo) {
+	s := o.series.kind.get(info.Kind)
+	o.add(o.in.readRows, info.Rows, s)
+	o.add(o.in.readFailure, one(info.Err), s)
+	o.time(o.in.readDuration, info.Took, s)
 }
 
-func (o *Observer) settled(n int, took time.Duration, err error) {
+func (o *Observer) settled(info observe.SettledInfo) {
 	plain := o.series.plain.get()
-	if err == nil {
-		o.add(o.in.settled, n, plain)
+	if info.Err == nil {
+		o.add(o.in.settled, info.Events, plain)
 	} else {
 		o.add(o.in.settleFailure, 1, plain)
 	}
-	o.time(o.in.settleDuration, took, plain)
+	o.time(o.in.settleDuration, info.Took, plain)
 }
 
 // one is 1 if there is an error. Adding 0 creates a counter.
@@ -126,27 +127,27 @@ func one(err error) int {
 	return 0
 }
 
-func (o *Observer) lanes(owned, total int) {
+func (o *Observer) lanes(info observe.LanesInfo) {
 	plain := o.series.plain.get()
-	o.set(o.in.lanesOwned, int64(owned), plain)
-	o.set(o.in.lanes, int64(total), plain)
+	o.set(o.in.lanesOwned, int64(info.Owned), plain)
+	o.set(o.in.lanes, int64(info.Total), plain)
 }
 
-func (o *Observer) lag(oldest time.Duration) {
-	o.in.lagOldest.Record(background, oldest.Seconds(), o.series.plain.get().record...)
+func (o *Observer) lag(info observe.LagInfo) {
+	o.in.lagOldest.Record(background, info.Oldest.Seconds(), o.series.plain.get().record...)
 }
 
-func (o *Observer) backlog(b observe.Backlog) {
+func (o *Observer) backlog(info observe.BacklogInfo) {
 	plain := o.series.plain.get()
 	ready, oldest := o.in.backlog, o.in.backlogOldest
-	if b.Captured { // ready events wait for no delivery: no backlog alert
+	if info.Captured { // ready events wait for no delivery: no backlog alert
 		ready, oldest = o.in.captured, o.in.capturedOldest
 	}
-	o.set(ready, b.Ready, plain)
-	oldest.Record(background, b.Oldest.Seconds(), plain.record...)
-	o.set(o.in.failed, b.Failed, plain)
-	o.set(o.in.scheduled, b.Scheduled, plain)
-	o.set(o.in.dead, b.Dead, plain)
-	o.set(o.in.holding, b.Holding, plain)
-	o.set(o.in.attemptsHighest, int64(b.MaxAttempts), plain)
+	o.set(ready, info.Ready, plain)
+	oldest.Record(background, info.Oldest.Seconds(), plain.record...)
+	o.set(o.in.failed, info.Failed, plain)
+	o.set(o.in.scheduled, info.Scheduled, plain)
+	o.set(o.in.dead, info.Dead, plain)
+	o.set(o.in.holding, info.Holding, plain)
+	o.set(o.in.attemptsHighest, int64(info.MaxAttempts), plain)
 }

@@ -107,12 +107,12 @@ func TestCountersBeginAtZero(t *testing.T) {
 	p.want(0, "waybill.enqueue.hot.dropped", "reason", "not_due")
 	p.want(0, "waybill.purged", "what", "dead")
 	p.want(-1, "waybill.dispatch.dead")
-	h.Write(t.Context(), placed("a"))
+	h.Write(t.Context(), observe.WriteInfo{Event: placed("a")})
 	p.want(0, "waybill.dispatch.dead", "event_type", "OrderPlaced")
 	p.want(0, "waybill.dispatch.failure", "event_type", "OrderPlaced", "class", "unavailable")
-	h.KeyRepeated("POST /orders")
+	h.KeyRepeated(observe.KeyRepeatedInfo{Operation: "POST /orders"})
 	p.want(0, "waybill.key.refused", "operation", "POST /orders", "reason", "uncertain")
-	h.Reconciled("payout", observe.Reconciled{})
+	h.Reconciled(observe.ReconciledInfo{Job: "payout"})
 	p.want(0, "waybill.reconcile.fixed", "job_name", "payout")
 	p.want(0, "waybill.reconcile.runs", "job_name", "payout", "outcome", "failure")
 }
@@ -125,7 +125,7 @@ func TestRefusalReasonLabels(t *testing.T) {
 		"in_progress": waybill.Later(time.Second, waybill.ErrInProgress), "conflict": waybill.ErrConflict,
 		"uncertain": fmt.Errorf("key: %w", waybill.ErrUncertain), "error": errBoom,
 	} {
-		h.KeyRefused("pay", err)
+		h.KeyRefused(observe.KeyRefusedInfo{Operation: "pay", Err: err})
 		p.want(1, "waybill.key.refused", "reason", reason)
 	}
 }
@@ -135,11 +135,11 @@ func TestRefusalReasonLabels(t *testing.T) {
 func TestGroupThatRecoveredIsZero(t *testing.T) {
 	p := newProcess(t, otelobserve.Config{})
 	ops, own := p.Hooks(), p.Hooks()
-	ops.Groups([]observe.Group{{Group: "BILLING", Failed: 3, OldestDue: time.Minute}, {Group: "INVENTORY", Dead: 1}})
-	own.Groups([]observe.Group{{Group: "MAIL"}})
+	ops.Groups(observe.GroupsInfo{Groups: []observe.Group{{Group: "BILLING", Failed: 3, OldestDue: time.Minute}, {Group: "INVENTORY", Dead: 1}}})
+	own.Groups(observe.GroupsInfo{Groups: []observe.Group{{Group: "MAIL"}}})
 	p.want(3, "waybill.group.failed", "group", "BILLING")
 	p.want(60, "waybill.group.due.oldest", "group", "BILLING")
-	ops.Groups([]observe.Group{{Group: "INVENTORY", Dead: 1}})
+	ops.Groups(observe.GroupsInfo{Groups: []observe.Group{{Group: "INVENTORY", Dead: 1}}})
 	p.want(0, "waybill.group.failed", "group", "BILLING")
 	p.want(0, "waybill.group.due.oldest", "group", "BILLING")
 	p.want(1, "waybill.group.dead", "group", "INVENTORY")
@@ -152,9 +152,9 @@ func TestLabelsAreLimited(t *testing.T) {
 	h := p.Hooks()
 	for i := range 10 {
 		d := &waybill.Delivery{Event: waybill.Event{Type: fmt.Sprint("T", i)}}
-		h.Delivered(d, time.Millisecond, 0)
-		h.Failed(d, waybill.ClassRetry, errBoom, time.Millisecond)
-		h.Failed(d, waybill.ClassUnavailable, errBoom, time.Millisecond)
+		h.Delivered(observe.DeliveredInfo{Delivery: d, Took: time.Millisecond, Age: 0})
+		h.Failed(observe.FailedInfo{Delivery: d, Class: waybill.ClassRetry, Err: errBoom, Took: time.Millisecond})
+		h.Failed(observe.FailedInfo{Delivery: d, Class: waybill.ClassUnavailable, Err: errBoom, Took: time.Millisecond})
 	}
 	p.want(1, "waybill.dispatch.success", "event_type", "T1")
 	p.want(8, "waybill.dispatch.success", "event_type", "other")
@@ -172,7 +172,7 @@ func TestManyCountAtOnce(t *testing.T) {
 	for range 8 {
 		all.Go(func() {
 			for i := range 100 {
-				h.Delivered(&waybill.Delivery{Event: waybill.Event{Type: fmt.Sprint("T", i)}}, time.Millisecond, time.Millisecond)
+				h.Delivered(observe.DeliveredInfo{Delivery: &waybill.Delivery{Event: waybill.Event{Type: fmt.Sprint("T", i)}}, Took: time.Millisecond, Age: time.Millisecond})
 			}
 		})
 	}
@@ -185,7 +185,7 @@ func TestManyCountAtOnce(t *testing.T) {
 // alerts do not appear.
 func TestACapturedOutboxHasNoBacklog(t *testing.T) {
 	p := newProcess(t, otelobserve.Config{})
-	p.Hooks().Backlog(observe.Backlog{Ready: 7, Dead: 2, Oldest: time.Hour, Captured: true})
+	p.Hooks().Backlog(observe.BacklogInfo{Ready: 7, Dead: 2, Oldest: time.Hour, Captured: true})
 	p.want(7, "waybill.captured")
 	p.want(3600, "waybill.captured.oldest")
 	p.want(2, "waybill.dead")
@@ -196,7 +196,7 @@ func TestACapturedOutboxHasNoBacklog(t *testing.T) {
 // Every name begins with the prefix, and an invalid prefix is rejected.
 func TestPrefix(t *testing.T) {
 	p := newProcess(t, otelobserve.Config{Prefix: "orders.outbox"})
-	p.Hooks().Backlog(observe.Backlog{Ready: 7})
+	p.Hooks().Backlog(observe.BacklogInfo{Ready: 7})
 	p.want(7, "orders.outbox.backlog")
 	for name := range p.metrics() {
 		if !strings.HasPrefix(name, "orders.outbox.") {
@@ -217,20 +217,26 @@ func TestMeasuringAllocatesNothing(t *testing.T) {
 	ev := placed("a")
 	d := &waybill.Delivery{Event: ev}
 	for name, call := range map[string]func(){
-		"HotEnqueued":  func() { h.HotEnqueued(1) },
-		"HotDropped":   func() { h.HotDropped(1, observe.DropNotDue) },
-		"ColdEnqueued": func() { h.ColdEnqueued(1) },
-		"QueueDepths":  func() { h.QueueDepths(1, 1) },
-		"Delivered":    func() { h.Delivered(d, time.Millisecond, time.Millisecond) },
-		"Failed":       func() { h.Failed(d, waybill.ClassRetry, errBoom, time.Millisecond) },
-		"Died":         func() { h.Died(d, errBoom) },
-		"Read":         func() { h.Read("fast", 1, time.Millisecond, nil) },
-		"Settled":      func() { h.Settled(1, time.Millisecond, nil) },
-		"Lag":          func() { h.Lag(time.Second) },
-		"Consumed":     func() { h.Consumed("INVENTORY", &ev, time.Millisecond, false) },
-		"KeyRan":       func() { h.KeyRan("pay", time.Millisecond, nil) },
-		"KeyRefused":   func() { h.KeyRefused("pay", waybill.ErrConflict) },
-		"Received":     func() { h.Received("orders", waybill.ClassDone, true, time.Millisecond) },
+		"HotEnqueued":  func() { h.HotEnqueued(observe.HotEnqueuedInfo{Events: 1}) },
+		"HotDropped":   func() { h.HotDropped(observe.HotDroppedInfo{Events: 1, Reason: observe.DropNotDue}) },
+		"ColdEnqueued": func() { h.ColdEnqueued(observe.ColdEnqueuedInfo{Events: 1}) },
+		"QueueDepths":  func() { h.QueueDepths(observe.QueueDepthsInfo{Hot: 1, Cold: 1}) },
+		"Delivered":    func() { h.Delivered(observe.DeliveredInfo{Delivery: d, Took: time.Millisecond, Age: time.Millisecond}) },
+		"Failed": func() {
+			h.Failed(observe.FailedInfo{Delivery: d, Class: waybill.ClassRetry, Err: errBoom, Took: time.Millisecond})
+		},
+		"Died":    func() { h.Died(observe.DiedInfo{Delivery: d, Err: errBoom}) },
+		"Read":    func() { h.Read(observe.ReadInfo{Kind: "fast", Rows: 1, Took: time.Millisecond, Err: nil}) },
+		"Settled": func() { h.Settled(observe.SettledInfo{Events: 1, Took: time.Millisecond, Err: nil}) },
+		"Lag":     func() { h.Lag(observe.LagInfo{Oldest: time.Second}) },
+		"Consumed": func() {
+			h.Consumed(observe.ConsumedInfo{Group: "INVENTORY", Event: &ev, Took: time.Millisecond, Replayed: false})
+		},
+		"KeyRan":     func() { h.KeyRan(observe.KeyRanInfo{Operation: "pay", Took: time.Millisecond, Err: nil}) },
+		"KeyRefused": func() { h.KeyRefused(observe.KeyRefusedInfo{Operation: "pay", Err: waybill.ErrConflict}) },
+		"Received": func() {
+			h.Received(observe.ReceivedInfo{Source: "orders", Class: waybill.ClassDone, Redelivered: true, Took: time.Millisecond})
+		},
 	} {
 		if n := testing.AllocsPerRun(200, call); n != 0 {
 			t.Errorf("%s: %v allocations", name, n)

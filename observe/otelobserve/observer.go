@@ -113,10 +113,12 @@ func New(cfg Config) (*Observer, error) {
 // report.
 func (o *Observer) Hooks() observe.Hooks {
 	return observe.Hooks{
-		Write:         o.write,
-		HotEnqueued:   func(n int) { o.add(o.in.enqueueHot, n, o.series.plain.get()) },
-		HotDropped:    func(n int, why observe.Drop) { o.add(o.in.enqueueHotDropped, n, o.series.reason.get(dropReason(why))) },
-		ColdEnqueued:  func(n int) { o.add(o.in.enqueueCold, n, o.series.plain.get()) },
+		Write:       o.write,
+		HotEnqueued: func(info observe.HotEnqueuedInfo) { o.add(o.in.enqueueHot, info.Events, o.series.plain.get()) },
+		HotDropped: func(info observe.HotDroppedInfo) {
+			o.add(o.in.enqueueHotDropped, info.Events, o.series.reason.get(dropReason(info.Reason)))
+		},
+		ColdEnqueued:  func(info observe.ColdEnqueuedInfo) { o.add(o.in.enqueueCold, info.Events, o.series.plain.get()) },
 		QueueDepths:   o.queueDepths,
 		Deliver:       o.deliver,
 		Delivered:     o.delivered,
@@ -128,21 +130,21 @@ func (o *Observer) Hooks() observe.Hooks {
 		Lanes:         o.lanes,
 		Lag:           o.lag,
 		Backlog:       o.backlog,
-		Purged:        func(what string, n int) { o.add(o.in.purged, n, o.series.what.get(what)) },
+		Purged:        func(info observe.PurgedInfo) { o.add(o.in.purged, info.Rows, o.series.what.get(info.Kind)) },
 		Consumed:      o.consumed,
 		ConsumeFailed: o.consumeFailed,
 		ConsumeDied:   o.consumeDied,
 		Groups:        o.groups(),
 		KeyRan:        o.keyRan,
-		KeyRepeated:   func(operation string) { o.add(o.in.keyRepeated, 1, o.operation(operation)) },
+		KeyRepeated:   func(info observe.KeyRepeatedInfo) { o.add(o.in.keyRepeated, 1, o.operation(info.Operation)) },
 		KeyRefused:    o.keyRefused,
-		KeyUnkept:     func(operation string, _ error) { o.add(o.in.keyUnkept, 1, o.operation(operation)) },
+		KeyUnkept:     func(info observe.KeyUnkeptInfo) { o.add(o.in.keyUnkept, 1, o.operation(info.Operation)) },
 		Keys:          o.keys,
 		Received:      o.received,
-		DeadLettered:  func(source string, _ error) { o.add(o.in.receiveDead, 1, o.source(source)) },
+		DeadLettered:  func(info observe.DeadLetteredInfo) { o.add(o.in.receiveDead, 1, o.source(info.Source)) },
 		Reconciled:    o.reconciled,
-		Replayed:      func(n int) { o.add(o.in.deadReplayed, n, o.series.plain.get()) },
-		Discarded:     func(n int) { o.add(o.in.deadDiscarded, n, o.series.plain.get()) },
+		Replayed:      func(info observe.ReplayedInfo) { o.add(o.in.deadReplayed, info.Events, o.series.plain.get()) },
+		Discarded:     func(info observe.DiscardedInfo) { o.add(o.in.deadDiscarded, info.Events, o.series.plain.get()) },
 	}
 }
 

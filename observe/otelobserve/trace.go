@@ -10,6 +10,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/observe"
 )
 
 // The operations, as named by the semantic conventions for messaging.
@@ -21,13 +22,14 @@ const (
 
 // write counts the event and creates the span whose context the event carries.
 // An event that already has a trace context, such as a forwarded one, keeps it.
-func (o *Observer) write(ctx context.Context, ev waybill.Event) map[string]string {
+func (o *Observer) write(ctx context.Context, info observe.WriteInfo) map[string]string {
+	ev := &info.Event
 	o.add(o.in.written, 1, o.eventType(ev.Type))
-	if o.carries(&ev) {
+	if o.carries(ev) {
 		return nil
 	}
-	ctx, span := o.tracer.Start(ctx, create+" "+destination(&ev),
-		trace.WithSpanKind(trace.SpanKindProducer), trace.WithAttributes(o.attributes(create, &ev)...))
+	ctx, span := o.tracer.Start(ctx, create+" "+destination(ev),
+		trace.WithSpanKind(trace.SpanKindProducer), trace.WithAttributes(o.attributes(create, ev)...))
 	span.End() // the caller's span covers the write itself
 	headers := propagation.MapCarrier{}
 	o.propagator.Inject(ctx, headers)
@@ -84,16 +86,17 @@ func (o *Observer) Extract(ctx context.Context, ev *waybill.Event) context.Conte
 // event, the sink receives the context of its span. A context can be in one
 // trace only, so the sink receives several events with the context of a batch
 // span, which has its own trace and links to the spans of the events.
-func (o *Observer) deliver(ctx context.Context, batch []waybill.Delivery) (context.Context, func([]error)) {
+func (o *Observer) deliver(ctx context.Context, info observe.DeliverInfo) (context.Context, func(observe.DeliverDoneInfo)) {
+	batch := info.Batch
 	o.in.dispatchBatch.Record(background, int64(len(batch)), o.series.plain.get().record...)
 	if len(batch) == 1 {
 		ctx, span := o.send(ctx, &batch[0])
 		if !span.IsRecording() {
 			return ctx, nil
 		}
-		return ctx, func(results []error) {
-			if len(results) == 1 {
-				o.end(span, results[0])
+		return ctx, func(done observe.DeliverDoneInfo) {
+			if len(done.Results) == 1 {
+				o.end(span, done.Results[0])
 				return
 			}
 			o.end(span, errResults)
@@ -109,10 +112,10 @@ func (o *Observer) deliver(ctx context.Context, batch []waybill.Delivery) (conte
 			attribute.String("messaging.operation.type", send),
 			attribute.Int("messaging.batch.message_count", len(batch)),
 		))
-	return ctx, func(results []error) {
+	return ctx, func(done observe.DeliverDoneInfo) {
 		for i, span := range spans {
-			if len(results) == len(batch) {
-				o.end(span, results[i])
+			if len(done.Results) == len(batch) {
+				o.end(span, done.Results[i])
 			} else {
 				o.end(span, errResults)
 			}

@@ -16,6 +16,7 @@ import (
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/inbox"
 	"github.com/waybillhq/waybill/internal/eventfill"
+	"github.com/waybillhq/waybill/observe"
 	"github.com/waybillhq/waybill/observe/otelobserve"
 	"github.com/waybillhq/waybill/relay"
 	"github.com/waybillhq/waybill/store/memstore"
@@ -112,7 +113,7 @@ func TestTraceContextOfAnEventIsKept(t *testing.T) {
 	p := newProcess(t, otelobserve.Config{})
 	ev := placed("A-1")
 	ev.Headers = map[string]string{"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
-	if h := p.Hooks().Write(t.Context(), ev); len(h) != 0 {
+	if h := p.Hooks().Write(t.Context(), observe.WriteInfo{Event: ev}); len(h) != 0 {
 		t.Errorf("headers %v", h)
 	}
 	if n := len(p.spans.Ended()); n != 0 {
@@ -131,10 +132,10 @@ func TestWithoutTracerContextIsPassedOn(t *testing.T) {
 	}
 	const parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 	ctx := propagation.TraceContext{}.Extract(t.Context(), propagation.MapCarrier{"traceparent": parent})
-	if h := o.Hooks().Write(ctx, placed("A-1")); h["traceparent"] != parent {
+	if h := o.Hooks().Write(ctx, observe.WriteInfo{Event: placed("A-1")}); h["traceparent"] != parent {
 		t.Errorf("headers %v", h)
 	}
-	if h := o.Hooks().Write(t.Context(), placed("A-1")); len(h) != 0 {
+	if h := o.Hooks().Write(t.Context(), observe.WriteInfo{Event: placed("A-1")}); len(h) != 0 {
 		t.Errorf("headers %v, want none", h)
 	}
 }
@@ -155,9 +156,9 @@ func batch(sampled string) []waybill.Delivery {
 // span that links to them.
 func TestBatchOfARelay(t *testing.T) {
 	p := newProcess(t, otelobserve.Config{})
-	ctx, after := p.Hooks().Deliver(t.Context(), batch("101"))
+	ctx, after := p.Hooks().Deliver(t.Context(), observe.DeliverInfo{Batch: batch("101")})
 	inner := trace.SpanContextFromContext(ctx)
-	after([]error{nil, nil, waybill.Permanent(errBoom)})
+	after(observe.DeliverDoneInfo{Results: []error{nil, nil, waybill.Permanent(errBoom)}})
 	sent, whole := p.named("send OrderPlaced"), p.only("send batch")
 	if len(sent) != 2 {
 		t.Fatalf("%d spans, want those of the two that are traced", len(sent))
@@ -172,11 +173,11 @@ func TestBatchOfARelay(t *testing.T) {
 		}
 	}
 	p.want(1, "waybill.dispatch.batch")
-	if _, after := p.Hooks().Deliver(t.Context(), batch("00")); after != nil {
+	if _, after := p.Hooks().Deliver(t.Context(), observe.DeliverInfo{Batch: batch("00")}); after != nil {
 		t.Error("a batch without traced events has a span")
 	}
-	_, after = p.Hooks().Deliver(t.Context(), batch("1"))
-	after(nil)
+	_, after = p.Hooks().Deliver(t.Context(), observe.DeliverInfo{Batch: batch("1")})
+	after(observe.DeliverDoneInfo{})
 	if s := p.named("send OrderPlaced")[2]; s.Status().Code != codes.Error {
 		t.Error("a wrong number of results is a success")
 	}

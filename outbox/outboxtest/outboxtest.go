@@ -24,7 +24,7 @@ type Recorder struct {
 // Hook returns a hook for [outbox.Config] that records the events of every
 // committed transaction of InTx, and none of a rolled-back one.
 func (r *Recorder) Hook() outbox.Hook {
-	return outbox.Hook{AfterCommit: func(_ context.Context, evs []waybill.Event) { r.record(evs) }}
+	return outbox.Hook{AfterCommit: func(_ context.Context, info outbox.AfterCommitInfo) { r.record(info.Events) }}
 }
 
 // Emit replaces [outbox.Outbox.Emit] in tests of code that needs no other

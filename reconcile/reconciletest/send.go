@@ -241,13 +241,13 @@ func refused[T any](b *env[T]) {
 	job := reconcile.Job{Name: "job", Find: func(_ context.Context, _ reconcile.Window, missing func(waybill.Event) error) error {
 		return errors.Join(missing(happened("1")), missing(bad), missing(happened("hook")), missing(keyless), missing(happened("1")), missing(happened("2")))
 	}}
-	hook := outbox.Hook{BeforeWrite: func(_ context.Context, evs []waybill.Event) ([]waybill.Event, error) {
-		for _, ev := range evs {
+	hook := outbox.Hook{BeforeWrite: func(_ context.Context, info outbox.BeforeWriteInfo) ([]waybill.Event, error) {
+		for _, ev := range info.Events {
 			if ev.AggregateID == "hook" {
 				return nil, errors.New("a hook says no")
 			}
 		}
-		return evs, nil
+		return info.Events, nil
 	}}
 	r := b.new(b.DB, reconcile.Config{Outbox: outbox.Config{Hooks: []outbox.Hook{hook}}}, job)
 	rep, err := r.RunOnce(context.Background(), "job")

@@ -8,6 +8,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/admin"
+	"github.com/waybillhq/waybill/observe"
 	"github.com/waybillhq/waybill/relay"
 	"github.com/waybillhq/waybill/store"
 )
@@ -202,8 +203,8 @@ func replayBehind[T any](b *env[T]) {
 	var due atomic.Int64
 	cfg := b.quick()
 	cfg.BackoffBase, cfg.BackoffMax = 200*time.Millisecond, 200*time.Millisecond
-	cfg.Observe.Read = func(kind string, n int, _ time.Duration, _ error) {
-		if kind == "due" && n > 0 {
+	cfg.Observe.Read = func(info observe.ReadInfo) {
+		if info.Kind == "due" && info.Rows > 0 {
 			due.Add(1)
 		}
 	}

@@ -28,8 +28,8 @@ func unavailable[T any](b *env[T]) {
 	var paused, back atomic.Int64
 	cfg := b.quick()
 	cfg.MaxAttempts = 2
-	cfg.Observe = observe.Hooks{Paused: func(_ string, down bool) {
-		if down {
+	cfg.Observe = observe.Hooks{Paused: func(info observe.PausedInfo) {
+		if info.Paused {
 			paused.Add(1)
 		} else {
 			back.Add(1)
@@ -170,8 +170,8 @@ func noEventWaits[T any](b *env[T]) {
 	b.write(event("", 0))
 	var down, back atomic.Bool
 	cfg := b.quick()
-	cfg.Observe.Paused = func(_ string, paused bool) {
-		if paused {
+	cfg.Observe.Paused = func(info observe.PausedInfo) {
+		if info.Paused {
 			down.Store(true)
 		} else {
 			back.Store(true)

@@ -105,8 +105,8 @@ func middleware[T any](b *env[T]) {
 	}
 	refused := errors.New("refused")
 	mux := handler.NewMux()
-	mux.Use(around("one"), handler.After(func(_ context.Context, _ waybill.Event, err error) error {
-		if errors.Is(err, refused) {
+	mux.Use(around("one"), handler.After(func(_ context.Context, info handler.AfterInfo) error {
+		if errors.Is(info.Err, refused) {
 			s.add("result refused")
 		}
 		return errors.New("changes nothing")

@@ -53,9 +53,9 @@ func hotFull[T any](b *env[T]) {
 	var dropped atomic.Int64
 	cfg := b.quick()
 	cfg.Workers, cfg.HotQueue = 1, 5
-	cfg.Observe = observe.Hooks{HotDropped: func(n int, why observe.Drop) {
-		if why == observe.DropQueueFull {
-			dropped.Add(int64(n))
+	cfg.Observe = observe.Hooks{HotDropped: func(info observe.HotDroppedInfo) {
+		if info.Reason == observe.DropQueueFull {
+			dropped.Add(int64(info.Events))
 		}
 	}}
 	b.start(g.sink(), cfg)
@@ -85,7 +85,7 @@ func hotPath[T any](b *env[T]) {
 	cfg := b.quick()
 	cfg.PollInterval, cfg.SweepInterval = time.Hour, time.Hour
 	var hot atomic.Int64
-	cfg.Observe = observe.Hooks{HotEnqueued: func(n int) { hot.Add(int64(n)) }}
+	cfg.Observe = observe.Hooks{HotEnqueued: func(info observe.HotEnqueuedInfo) { hot.Add(int64(info.Events)) }}
 	b.start(r.sink(), cfg)
 	var evs []waybill.Event
 	for i := range 20 {
@@ -108,9 +108,9 @@ func delayed[T any](b *env[T]) {
 	r.answer = func(waybill.Delivery) error { arrived <- time.Now(); return nil }
 	var notDue atomic.Int64
 	cfg := b.quick()
-	cfg.Observe = observe.Hooks{HotDropped: func(n int, why observe.Drop) {
-		if why == observe.DropNotDue {
-			notDue.Add(int64(n))
+	cfg.Observe = observe.Hooks{HotDropped: func(info observe.HotDroppedInfo) {
+		if info.Reason == observe.DropNotDue {
+			notDue.Add(int64(info.Events))
 		}
 	}}
 	b.start(r.sink(), cfg)
@@ -153,7 +153,7 @@ func hotAndCold[T any](b *env[T]) {
 	var hot atomic.Int64
 	cfg := b.quick()
 	cfg.Workers = 1
-	cfg.Observe = observe.Hooks{HotEnqueued: func(n int) { hot.Add(int64(n)) }}
+	cfg.Observe = observe.Hooks{HotEnqueued: func(info observe.HotEnqueuedInfo) { hot.Add(int64(info.Events)) }}
 	b.start(g.sink(), cfg)
 	b.await("the worker is busy", func() bool { return g.count() == 1 })
 	// A read may be faster than a writer's notification: then the event is

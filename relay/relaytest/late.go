@@ -91,8 +91,8 @@ func lateOfHeld[T any](b *env[T]) {
 	}}
 	cfg := b.quick()
 	cfg.OnDead = relay.Block
-	cfg.Observe = observe.Hooks{Read: func(kind string, _ int, _ time.Duration, _ error) {
-		if kind == "sweep" {
+	cfg.Observe = observe.Hooks{Read: func(info observe.ReadInfo) {
+		if info.Kind == "sweep" {
 			sweeps.Add(1)
 		}
 	}}
@@ -187,7 +187,7 @@ func settledWhileReading[T any](b *env[T]) {
 	cfg.Linger, cfg.SweepInterval, cfg.PollInterval = -1, time.Millisecond, time.Millisecond
 	cfg.Workers = 8
 	reads := 0
-	cfg.Observe = observe.Hooks{Read: func(string, int, time.Duration, error) { reads++ }}
+	cfg.Observe = observe.Hooks{Read: func(observe.ReadInfo) { reads++ }}
 	run := b.start(r.sink(), cfg)
 	var evs []waybill.Event
 	for i := range 150 {

@@ -101,8 +101,8 @@ func behindFromMemory[T any](b *env[T]) {
 	var notified atomic.Int64
 	cfg := b.quick()
 	cfg.Observe = observe.Hooks{
-		HotDropped:  func(n int, _ observe.Drop) { notified.Add(int64(n)) },
-		HotEnqueued: func(n int) { notified.Add(int64(n)) },
+		HotDropped:  func(info observe.HotDroppedInfo) { notified.Add(int64(info.Events)) },
+		HotEnqueued: func(info observe.HotEnqueuedInfo) { notified.Add(int64(info.Events)) },
 	}
 	db := &shut{Relay: b.DB.Relay, open: make(chan struct{})}
 	b.startOn(db, rec.sink(), cfg)

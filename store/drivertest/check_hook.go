@@ -24,7 +24,7 @@ func hookChecks[T any]() []check[T] {
 }
 
 func before(fn func(evs []waybill.Event) ([]waybill.Event, error)) outbox.Hook {
-	return outbox.Hook{BeforeWrite: func(_ context.Context, evs []waybill.Event) ([]waybill.Event, error) { return fn(evs) }}
+	return outbox.Hook{BeforeWrite: func(_ context.Context, info outbox.BeforeWriteInfo) ([]waybill.Event, error) { return fn(info.Events) }}
 }
 
 func hookChanges[T any](ctx context.Context, t tb, b *env[T]) {
@@ -147,20 +147,22 @@ func hookFails[T any](ctx context.Context, t tb, b *env[T]) {
 func hookPanics[T any](ctx context.Context, t tb, b *env[T]) {
 	var mu sync.Mutex
 	var called []string
-	bad := func(name string) func(context.Context, []waybill.Event) {
-		return func(context.Context, []waybill.Event) {
-			mu.Lock()
-			called = append(called, name)
-			mu.Unlock()
-			panic("hook " + name)
-		}
+	bad := func(name string) {
+		mu.Lock()
+		called = append(called, name)
+		mu.Unlock()
+		panic("hook " + name)
 	}
 	var log lines
 	var hooks record
 	box := boxOver(t, b.DB.Outbox, outbox.Config{
 		Logger: log.logger(),
 		Hooks: []outbox.Hook{
-			{AfterWrite: bad("write"), AfterCommit: bad("commit"), AfterRollback: bad("rollback")},
+			{
+				AfterWrite:    func(context.Context, outbox.AfterWriteInfo) { bad("write") },
+				AfterCommit:   func(context.Context, outbox.AfterCommitInfo) { bad("commit") },
+				AfterRollback: func(context.Context, outbox.AfterRollbackInfo) { bad("rollback") },
+			},
 			hooks.hook(), // after the one that panics
 		},
 	})

@@ -6,6 +6,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/internal/eventfill"
+	"github.com/waybillhq/waybill/outbox"
 )
 
 // noTxChecks check writes without a transaction, and writes without events.
@@ -102,9 +103,9 @@ func writesNothing[T any](ctx context.Context, t tb, b *env[T]) {
 	var hooks record
 	hook := hooks.hook()
 	before := 0
-	hook.BeforeWrite = func(_ context.Context, evs []waybill.Event) ([]waybill.Event, error) {
+	hook.BeforeWrite = func(_ context.Context, info outbox.BeforeWriteInfo) ([]waybill.Event, error) {
 		before++
-		return evs, nil
+		return info.Events, nil
 	}
 	box, heard := b.box(t, hook), b.listen(b.DB.Outbox)
 	err := box.InTx(ctx, func(ctx context.Context, tx T) error {

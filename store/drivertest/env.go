@@ -310,14 +310,16 @@ type record struct {
 }
 
 func (r *record) hook() outbox.Hook {
-	note := func(list *[][]waybill.ID) func(context.Context, []waybill.Event) {
-		return func(_ context.Context, evs []waybill.Event) {
-			r.mu.Lock()
-			defer r.mu.Unlock()
-			*list = append(*list, idsOf(evs))
-		}
+	note := func(list *[][]waybill.ID, evs []waybill.Event) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		*list = append(*list, idsOf(evs))
 	}
-	return outbox.Hook{AfterWrite: note(&r.written), AfterCommit: note(&r.committed), AfterRollback: note(&r.rolledBk)}
+	return outbox.Hook{
+		AfterWrite:    func(_ context.Context, info outbox.AfterWriteInfo) { note(&r.written, info.Events) },
+		AfterCommit:   func(_ context.Context, info outbox.AfterCommitInfo) { note(&r.committed, info.Events) },
+		AfterRollback: func(_ context.Context, info outbox.AfterRollbackInfo) { note(&r.rolledBk, info.Events) },
+	}
 }
 
 // want asserts the batches of the AfterCommit and AfterRollback hooks, and the

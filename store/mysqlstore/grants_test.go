@@ -121,7 +121,7 @@ func denied(t *testing.T, db *sql.DB, statements ...string) {
 func grantedWriter(t *testing.T, s *mysqlstore.Store) []waybill.Event {
 	t.Helper()
 	// The hook makes InTx look for its rows.
-	box := newBox(t, s, outbox.Hook{AfterCommit: func(context.Context, []waybill.Event) {}})
+	box := newBox(t, s, outbox.Hook{AfterCommit: func(context.Context, outbox.AfterCommitInfo) {}})
 	late := event("late")
 	late.Delay = time.Hour
 	evs := []waybill.Event{event("a"), event(""), keyed("k"), late, event("b")}

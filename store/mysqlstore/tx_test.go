@@ -206,7 +206,7 @@ func testEndedBeforeTheCommit(t *testing.T) {
 			}
 		}
 		announced := 0
-		box := newBox(t, s, outbox.Hook{AfterCommit: func(context.Context, []waybill.Event) { announced++ }})
+		box := newBox(t, s, outbox.Hook{AfterCommit: func(context.Context, outbox.AfterCommitInfo) { announced++ }})
 		for _, committed := range []bool{false, true} {
 			ev := event("a")
 			err := box.InTx(t.Context(), func(ctx context.Context, tx *sql.Tx) error {
@@ -315,7 +315,7 @@ func TestPoolOfOne(t *testing.T) { onBoth(t, testPoolOfOne) }
 func testPoolOfOne(t *testing.T) {
 	s, db := openStore(t, nil)
 	db.SetMaxOpenConns(1)
-	box := newBox(t, s, outbox.Hook{AfterCommit: func(context.Context, []waybill.Event) {}})
+	box := newBox(t, s, outbox.Hook{AfterCommit: func(context.Context, outbox.AfterCommitInfo) {}})
 	for range 3 {
 		for _, evs := range writes() {
 			if err := box.InTx(t.Context(), func(ctx context.Context, tx *sql.Tx) error {

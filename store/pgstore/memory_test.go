@@ -59,10 +59,10 @@ func TestColdQueueBoundsMemory(t *testing.T) {
 				ColdQueue: queue, BatchSize: batch, HotQueue: -1, Workers: workers, Logger: slog.New(slog.DiscardHandler),
 				PollInterval: 5 * time.Millisecond, SweepInterval: 20 * time.Millisecond,
 				Observe: observe.Hooks{
-					ColdEnqueued: func(n int) { read.Add(int64(n)) },
-					QueueDepths:  func(_, cold int) { highest.Store(max(highest.Load(), int64(cold))) },
-					Read:         func(string, int, time.Duration, error) { reads.Add(1) },
-					Lanes:        func(owned, _ int) { total.Store(int64(owned)) },
+					ColdEnqueued: func(info observe.ColdEnqueuedInfo) { read.Add(int64(info.Events)) },
+					QueueDepths:  func(info observe.QueueDepthsInfo) { highest.Store(max(highest.Load(), int64(info.Cold))) },
+					Read:         func(observe.ReadInfo) { reads.Add(1) },
+					Lanes:        func(info observe.LanesInfo) { total.Store(int64(info.Owned)) },
 				},
 			})
 			if err != nil {

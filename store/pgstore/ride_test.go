@@ -493,8 +493,8 @@ func TestWriteDuringTheCommit(t *testing.T) {
 	db, schema := openStore(t, pool)
 	var box *outbox.Outbox[pgx.Tx]
 	var late error
-	hook := outbox.Hook{AfterWrite: func(ctx context.Context, evs []waybill.Event) {
-		if evs[0].Type == "A" {
+	hook := outbox.Hook{AfterWrite: func(ctx context.Context, info outbox.AfterWriteInfo) {
+		if info.Events[0].Type == "A" {
 			late = box.Emit(ctx, event("B"))
 		}
 	}}

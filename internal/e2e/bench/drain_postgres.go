@@ -101,8 +101,8 @@ func (s batchSink) Deliver(_ context.Context, batch []waybill.Delivery) []error 
 func drainRelay(ctx context.Context, db driver.Relay, cfg relay.Config, sink waybill.Sink, l *ledger) error {
 	settled := make(chan struct{})
 	var n atomic.Int64
-	cfg.Observe = observe.Hooks{Settled: func(events int, _ time.Duration, err error) {
-		if before := n.Load(); err == nil && n.Add(int64(events)) >= l.want && before < l.want {
+	cfg.Observe = observe.Hooks{Settled: func(info observe.SettledInfo) {
+		if before := n.Load(); info.Err == nil && n.Add(int64(info.Events)) >= l.want && before < l.want {
 			close(settled)
 		}
 	}}

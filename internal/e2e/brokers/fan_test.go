@@ -65,7 +65,7 @@ func TestFanOverTwoBrokers(t *testing.T) {
 	var refused atomic.Int64
 	r, err := relay.New(db, relay.FanOut(one, two), relay.Config{
 		BackoffBase: 10 * time.Millisecond, BackoffMax: 20 * time.Millisecond,
-		Observe: observe.Hooks{Failed: func(*waybill.Delivery, waybill.Class, error, time.Duration) { refused.Add(1) }},
+		Observe: observe.Hooks{Failed: func(observe.FailedInfo) { refused.Add(1) }},
 	})
 	must(t, err)
 	ctx, cancel := context.WithCancel(t.Context())

@@ -228,7 +228,7 @@ func TestAMessageThatCannotBeDeadLetteredStays(t *testing.T) {
 	var aside sync.Map
 	consume(t, address, c, broker.ReceiverConfig{
 		BackoffBase: time.Millisecond, BackoffMax: 10 * time.Millisecond,
-		Observe: observe.Hooks{DeadLettered: func(string, error) { aside.Store("done", true) }},
+		Observe: observe.Hooks{DeadLettered: func(observe.DeadLetteredInfo) { aside.Store("done", true) }},
 	})
 	await(t, "second attempt", func() bool { return len(tried) >= 2 })
 	if n := committed(t, address); n != 0 {

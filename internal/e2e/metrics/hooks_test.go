@@ -25,48 +25,60 @@ func calls(h *observe.Hooks) map[string]func() {
 	ev := eventfill.Defaults(waybill.NewEvent("OrderPlaced", 1))
 	d := &waybill.Delivery{Event: ev, Attempt: 1}
 	return map[string]func(){
-		"Write":        func() { h.Write(ctx, ev) },
-		"HotEnqueued":  func() { h.HotEnqueued(1) },
-		"HotDropped":   func() { h.HotDropped(1, observe.DropQueueFull) },
-		"ColdEnqueued": func() { h.ColdEnqueued(1) },
-		"QueueDepths":  func() { h.QueueDepths(1, 1) },
+		"Write":        func() { h.Write(ctx, observe.WriteInfo{Event: ev}) },
+		"HotEnqueued":  func() { h.HotEnqueued(observe.HotEnqueuedInfo{Events: 1}) },
+		"HotDropped":   func() { h.HotDropped(observe.HotDroppedInfo{Events: 1, Reason: observe.DropQueueFull}) },
+		"ColdEnqueued": func() { h.ColdEnqueued(observe.ColdEnqueuedInfo{Events: 1}) },
+		"QueueDepths":  func() { h.QueueDepths(observe.QueueDepthsInfo{Hot: 1, Cold: 1}) },
 		"Deliver": func() {
-			if _, after := h.Deliver(ctx, []waybill.Delivery{*d}); after != nil {
-				after([]error{nil})
+			if _, after := h.Deliver(ctx, observe.DeliverInfo{Batch: []waybill.Delivery{*d}}); after != nil {
+				after(observe.DeliverDoneInfo{Results: []error{nil}})
 			}
 		},
-		"Delivered": func() { h.Delivered(d, time.Second, time.Second) },
-		"Failed":    func() { h.Failed(d, waybill.ClassRetry, boom, time.Second) },
-		"Died":      func() { h.Died(d, boom) },
-		"Paused":    func() { h.Paused("kafka", true) },
-		"Read":      func() { h.Read("fast", 1, time.Second, nil); h.Read("fast", 0, time.Second, boom) },
-		"Settled":   func() { h.Settled(1, time.Second, nil); h.Settled(1, time.Second, boom) },
-		"Lanes":     func() { h.Lanes(1, 32) },
-		"Lag":       func() { h.Lag(time.Second) },
+		"Delivered": func() { h.Delivered(observe.DeliveredInfo{Delivery: d, Took: time.Second, Age: time.Second}) },
+		"Failed": func() {
+			h.Failed(observe.FailedInfo{Delivery: d, Class: waybill.ClassRetry, Err: boom, Took: time.Second})
+		},
+		"Died":   func() { h.Died(observe.DiedInfo{Delivery: d, Err: boom}) },
+		"Paused": func() { h.Paused(observe.PausedInfo{Destination: "kafka", Paused: true}) },
+		"Read": func() {
+			h.Read(observe.ReadInfo{Kind: "fast", Rows: 1, Took: time.Second, Err: nil})
+			h.Read(observe.ReadInfo{Kind: "fast", Rows: 0, Took: time.Second, Err: boom})
+		},
+		"Settled": func() {
+			h.Settled(observe.SettledInfo{Events: 1, Took: time.Second, Err: nil})
+			h.Settled(observe.SettledInfo{Events: 1, Took: time.Second, Err: boom})
+		},
+		"Lanes": func() { h.Lanes(observe.LanesInfo{Owned: 1, Total: 32}) },
+		"Lag":   func() { h.Lag(observe.LagInfo{Oldest: time.Second}) },
 		"Backlog": func() {
-			h.Backlog(observe.Backlog{Ready: 1, Oldest: time.Second})
-			h.Backlog(observe.Backlog{Ready: 1, Oldest: time.Second, Captured: true})
+			h.Backlog(observe.BacklogInfo{Ready: 1, Oldest: time.Second})
+			h.Backlog(observe.BacklogInfo{Ready: 1, Oldest: time.Second, Captured: true})
 		},
-		"Purged": func() { h.Purged("dead", 1) },
+		"Purged": func() { h.Purged(observe.PurgedInfo{Kind: "dead", Rows: 1}) },
 		"Consumed": func() {
-			h.Consumed("INVENTORY", &ev, time.Second, false)
-			h.Consumed("INVENTORY", &ev, time.Second, true)
+			h.Consumed(observe.ConsumedInfo{Group: "INVENTORY", Event: &ev, Took: time.Second, Replayed: false})
+			h.Consumed(observe.ConsumedInfo{Group: "INVENTORY", Event: &ev, Took: time.Second, Replayed: true})
 		},
-		"ConsumeFailed": func() { h.ConsumeFailed("INVENTORY", &ev, boom, time.Second) },
-		"ConsumeDied":   func() { h.ConsumeDied("INVENTORY", &ev, boom) },
-		"Groups":        func() { h.Groups([]observe.Group{{Group: "INVENTORY", Failed: 1}}) },
-		"KeyRan":        func() { h.KeyRan("pay", time.Second, nil) },
-		"KeyRepeated":   func() { h.KeyRepeated("pay") },
-		"KeyRefused":    func() { h.KeyRefused("pay", waybill.ErrConflict) },
-		"KeyUnkept":     func() { h.KeyUnkept("pay", boom) },
-		"Keys":          func() { h.Keys(observe.Keys{Processing: 1}) },
-		"Received":      func() { h.Received("orders", waybill.ClassDone, false, time.Second) },
-		"DeadLettered":  func() { h.DeadLettered("orders", boom) },
+		"ConsumeFailed": func() {
+			h.ConsumeFailed(observe.ConsumeFailedInfo{Group: "INVENTORY", Event: &ev, Err: boom, Took: time.Second})
+		},
+		"ConsumeDied": func() { h.ConsumeDied(observe.ConsumeDiedInfo{Group: "INVENTORY", Event: &ev, Err: boom}) },
+		"Groups":      func() { h.Groups(observe.GroupsInfo{Groups: []observe.Group{{Group: "INVENTORY", Failed: 1}}}) },
+		"KeyRan":      func() { h.KeyRan(observe.KeyRanInfo{Operation: "pay", Took: time.Second, Err: nil}) },
+		"KeyRepeated": func() { h.KeyRepeated(observe.KeyRepeatedInfo{Operation: "pay"}) },
+		"KeyRefused":  func() { h.KeyRefused(observe.KeyRefusedInfo{Operation: "pay", Err: waybill.ErrConflict}) },
+		"KeyUnkept":   func() { h.KeyUnkept(observe.KeyUnkeptInfo{Operation: "pay", Err: boom}) },
+		"Keys":        func() { h.Keys(observe.KeysInfo{Processing: 1}) },
+		"Received": func() {
+			h.Received(observe.ReceivedInfo{Source: "orders", Class: waybill.ClassDone, Redelivered: false, Took: time.Second})
+		},
+		"DeadLettered": func() { h.DeadLettered(observe.DeadLetteredInfo{Source: "orders", Err: boom}) },
 		"Reconciled": func() {
-			h.Reconciled("payout", observe.Reconciled{Found: 3, Sent: 1, Failed: 1, Skipped: 1, Took: time.Second})
+			h.Reconciled(observe.ReconciledInfo{Job: "payout", Found: 3, Sent: 1, Failed: 1, Skipped: 1, Took: time.Second})
 		},
-		"Replayed":  func() { h.Replayed(1) },
-		"Discarded": func() { h.Discarded(1) },
+		"Replayed":  func() { h.Replayed(observe.ReplayedInfo{Events: 1}) },
+		"Discarded": func() { h.Discarded(observe.DiscardedInfo{Events: 1}) },
 	}
 }
 

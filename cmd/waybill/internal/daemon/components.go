@@ -11,6 +11,7 @@ import (
 	"github.com/waybillhq/waybill/cmd/waybill/internal/jobs"
 	"github.com/waybillhq/waybill/inbox"
 	"github.com/waybillhq/waybill/internal/outage"
+	"github.com/waybillhq/waybill/observe"
 	"github.com/waybillhq/waybill/reconcile"
 )
 
@@ -113,7 +114,7 @@ func (r *Relay) purgeRecords(ctx context.Context) error {
 func (r *Relay) purgeKeys(ctx context.Context) error {
 	n, err := r.Keys.Purge(ctx, nil)
 	if n > 0 && r.Observe.Purged != nil {
-		r.Observe.Purged("keys", n)
+		r.Observe.Purged(observe.PurgedInfo{Kind: "keys", Rows: n})
 	}
 	return err
 }
@@ -139,7 +140,7 @@ func (r *Relay) drain(ctx context.Context, batch int, what string, purge func() 
 			return err
 		}
 		if n > 0 && r.Observe.Purged != nil {
-			r.Observe.Purged(what, n)
+			r.Observe.Purged(observe.PurgedInfo{Kind: what, Rows: n})
 		}
 		if n < batch {
 			return nil

@@ -5,7 +5,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/observe"
 )
 
@@ -82,49 +81,49 @@ func (p *Progress) Stuck(limit time.Duration) string {
 // watch returns hooks that update p and then call next.
 func (p *Progress) watch(next observe.Hooks) observe.Hooks {
 	all := next
-	all.Read = func(kind string, rows int, took time.Duration, err error) {
-		if err == nil {
+	all.Read = func(info observe.ReadInfo) {
+		if info.Err == nil {
 			p.mu.Lock()
 			p.read = time.Now()
 			p.mu.Unlock()
 		}
 		if next.Read != nil {
-			next.Read(kind, rows, took, err)
+			next.Read(info)
 		}
 	}
-	all.Deliver = func(ctx context.Context, batch []waybill.Delivery) (context.Context, func([]error)) {
-		done := p.call()
-		var after func([]error)
+	all.Deliver = func(ctx context.Context, info observe.DeliverInfo) (context.Context, func(observe.DeliverDoneInfo)) {
+		ended := p.call()
+		var after func(observe.DeliverDoneInfo)
 		if next.Deliver != nil {
-			ctx, after = next.Deliver(ctx, batch)
+			ctx, after = next.Deliver(ctx, info)
 		}
-		return ctx, func(results []error) {
-			done()
+		return ctx, func(done observe.DeliverDoneInfo) {
+			ended()
 			if after != nil {
-				after(results)
+				after(done)
 			}
 		}
 	}
-	all.QueueDepths = func(hot, cold int) { // called after every heartbeat
+	all.QueueDepths = func(info observe.QueueDepthsInfo) { // called after every heartbeat
 		p.mu.Lock()
 		p.beat = time.Now()
 		p.mu.Unlock()
 		if next.QueueDepths != nil {
-			next.QueueDepths(hot, cold)
+			next.QueueDepths(info)
 		}
 	}
-	all.Lanes = func(owned, total int) {
+	all.Lanes = func(info observe.LanesInfo) {
 		p.mu.Lock()
-		p.owned, p.total = owned, total
+		p.owned, p.total = info.Owned, info.Total
 		p.mu.Unlock()
 		if next.Lanes != nil {
-			next.Lanes(owned, total)
+			next.Lanes(info)
 		}
 	}
-	all.Paused = func(destination string, paused bool) {
-		p.Pause(destination, paused)
+	all.Paused = func(info observe.PausedInfo) {
+		p.Pause(info.Destination, info.Paused)
 		if next.Paused != nil {
-			next.Paused(destination, paused)
+			next.Paused(info)
 		}
 	}
 	return all

@@ -3,7 +3,6 @@ package demo
 import (
 	"context"
 	"sync"
-	"time"
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/observe"
@@ -70,21 +69,21 @@ func (c *crossings) call(place string, n int, err error) {
 // watch counts the reports of hooks.
 func (c *crossings) watch(h observe.Hooks) observe.Hooks {
 	enqueued, lost, read, failing := h.HotEnqueued, h.HotDropped, h.ColdEnqueued, h.ConsumeFailed
-	h.HotEnqueued = func(n int) {
-		c.add(passage{place: told, class: hot}, n)
-		enqueued(n)
+	h.HotEnqueued = func(info observe.HotEnqueuedInfo) {
+		c.add(passage{place: told, class: hot}, info.Events)
+		enqueued(info)
 	}
-	h.HotDropped = func(n int, why observe.Drop) {
-		c.add(passage{place: told, class: dropped}, n)
-		lost(n, why)
+	h.HotDropped = func(info observe.HotDroppedInfo) {
+		c.add(passage{place: told, class: dropped}, info.Events)
+		lost(info)
 	}
-	h.ColdEnqueued = func(n int) {
-		c.add(passage{place: told, class: cold}, n)
-		read(n)
+	h.ColdEnqueued = func(info observe.ColdEnqueuedInfo) {
+		c.add(passage{place: told, class: cold}, info.Events)
+		read(info)
 	}
-	h.ConsumeFailed = func(group string, ev *waybill.Event, err error, took time.Duration) {
+	h.ConsumeFailed = func(info observe.ConsumeFailedInfo) {
 		c.add(passage{place: told, class: unconsumed}, 1)
-		failing(group, ev, err, took)
+		failing(info)
 	}
 	return h
 }

@@ -4,7 +4,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/observe"
 )
 
@@ -22,23 +21,23 @@ type tally struct {
 // watch updates the tally from hooks.
 func (t *tally) watch(h observe.Hooks) observe.Hooks {
 	failed, consumed, notConsumed, repeated := h.Failed, h.Consumed, h.ConsumeFailed, h.KeyRepeated
-	h.Failed = func(d *waybill.Delivery, class waybill.Class, err error, took time.Duration) {
+	h.Failed = func(info observe.FailedInfo) {
 		t.relay.Add(1)
-		failed(d, class, err, took)
+		failed(info)
 	}
-	h.Consumed = func(group string, ev *waybill.Event, took time.Duration, replayed bool) {
-		if replayed {
+	h.Consumed = func(info observe.ConsumedInfo) {
+		if info.Replayed {
 			t.byInbox.Add(1)
 		}
-		consumed(group, ev, took, replayed)
+		consumed(info)
 	}
-	h.ConsumeFailed = func(group string, ev *waybill.Event, err error, took time.Duration) {
+	h.ConsumeFailed = func(info observe.ConsumeFailedInfo) {
 		t.inventory.Add(1)
-		notConsumed(group, ev, err, took)
+		notConsumed(info)
 	}
-	h.KeyRepeated = func(operation string) {
+	h.KeyRepeated = func(info observe.KeyRepeatedInfo) {
 		t.byKey.Add(1)
-		repeated(operation)
+		repeated(info)
 	}
 	return h
 }

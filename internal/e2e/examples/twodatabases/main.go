@@ -85,8 +85,8 @@ func run[T any](ctx context.Context, group *sync.WaitGroup, prefix string, db dr
 	check(err)
 	r, err := relay.New(db, relay.SinkFunc(func(context.Context, waybill.Delivery) error { return nil }), relay.Config{
 		Observe: observe.Hooks{
-			HotEnqueued: func(n int) { s.hot.Add(int64(n)) },
-			Delivered:   func(*waybill.Delivery, time.Duration, time.Duration) { s.delivered.Add(1) },
+			HotEnqueued: func(info observe.HotEnqueuedInfo) { s.hot.Add(int64(info.Events)) },
+			Delivered:   func(observe.DeliveredInfo) { s.delivered.Add(1) },
 		},
 	})
 	check(err)
