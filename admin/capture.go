@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/waybillhq/waybill/internal/logkey"
 	"github.com/waybillhq/waybill/internal/outage"
 )
 
@@ -91,7 +92,7 @@ func (c *Capturer) Run(ctx context.Context) error {
 func (c *Capturer) purge(ctx context.Context) error {
 	n, err := c.ops.PurgeWritten(ctx, c.cfg.Retention, nil)
 	if n > 0 {
-		c.ops.cfg.Logger.Info("waybill: purged", slog.Int("written", n))
+		c.ops.cfg.Logger.Info("purged", slog.Int(logkey.Written, n))
 	}
 	if err != nil {
 		return err

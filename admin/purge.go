@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/waybillhq/waybill/internal/logkey"
 	"github.com/waybillhq/waybill/internal/outage"
 	"github.com/waybillhq/waybill/internal/retention"
 	"github.com/waybillhq/waybill/observe"
@@ -106,7 +107,7 @@ func (p *Purger) Run(ctx context.Context) error {
 		gone, err := p.Once(ctx, nil)
 		trouble.Note(ctx, "purge", err)
 		if gone != (Purged{}) {
-			p.log.Info("waybill: purged", slog.Int("delivered", gone.Delivered), slog.Int("dead", gone.Dead))
+			p.log.Info("purged", slog.Int(logkey.Delivered, gone.Delivered), slog.Int(logkey.Dead, gone.Dead))
 		}
 		select {
 		case <-ctx.Done():

@@ -17,6 +17,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/internal/kind"
+	"github.com/waybillhq/waybill/internal/logkey"
 	"github.com/waybillhq/waybill/internal/panics"
 )
 
@@ -195,6 +196,7 @@ func After(fn func(ctx context.Context, info AfterInfo) error) func(Func) Func {
 
 // AfterLog is [After] with a custom logger.
 func AfterLog(log *slog.Logger, fn func(ctx context.Context, info AfterInfo) error) func(Func) Func {
+	log = log.With(slog.String(logkey.Component, "handler"))
 	return func(next Func) Func {
 		return func(ctx context.Context, ev waybill.Event) (err error) {
 			defer func() {
@@ -203,8 +205,8 @@ func AfterLog(log *slog.Logger, fn func(ctx context.Context, info AfterInfo) err
 					err = panics.Recovered(v)
 				}
 				if failed := quietly(ctx, AfterInfo{Event: ev, Err: err}, fn); failed != nil {
-					log.LogAttrs(ctx, slog.LevelError, "waybill: After function of a handler failed",
-						slog.String("id", ev.ID.String()), slog.String("type", ev.Type), slog.String("error", failed.Error()))
+					log.LogAttrs(ctx, slog.LevelError, "After function of a handler failed",
+						slog.String(logkey.EventID, ev.ID.String()), slog.String(logkey.EventType, ev.Type), slog.String(logkey.Error, failed.Error()))
 				}
 			}()
 			return next(ctx, ev)

@@ -77,7 +77,7 @@ func (a *attempt[T]) fail(ctx context.Context, code string, cause error) {
 		end.State = store.KeyUncertain
 	}
 	if _, err := a.k.db.EndKey(ctx, a.key, end); err != nil {
-		a.warn(ctx, "waybill: a key is held until its lease expires", errors.Join(err, cause))
+		a.warn(ctx, "a key is held until its lease expires", errors.Join(err, cause))
 	}
 }
 

@@ -141,6 +141,6 @@ func (e *invocation[T]) unclaim(ctx context.Context, owner waybill.ID) {
 		_, err = e.k.db.EndKey(ctx, driver.KeyAttempt{KeyID: rec.KeyID, Owner: owner, Fence: rec.Fence}, e.failure(codeReleased, "the response to the claim was lost"))
 	}
 	if err != nil {
-		e.warn(ctx, "waybill: a key may be held until its lease expires", err)
+		e.warn(ctx, "a key may be held until its lease expires", err)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/waybillhq/waybill/internal/logkey"
 	"github.com/waybillhq/waybill/internal/txrun"
 	"github.com/waybillhq/waybill/observe"
 	"github.com/waybillhq/waybill/store"
@@ -109,6 +110,7 @@ func New[T any](db driver.Store[T], cfg Config) (*Keys[T], error) {
 		return nil, err
 	}
 	cfg = cfg.withDefaults()
+	cfg.Logger = cfg.Logger.With(slog.String(logkey.Component, "idempotency"))
 	peeker, _ := roles.Keys.(driver.KeyPeeker)
 	return &Keys[T]{
 		core:    core[T]{db: roles.Keys, peeker: peeker, cfg: cfg, runner: txrun.NewRunner[T](roles.Keys, cfg.Logger)},

@@ -165,7 +165,7 @@ func (t *taking[T]) failed(ctx context.Context, code string, cause error) error 
 		err = errors.New("another run has taken the key")
 	}
 	if err != nil {
-		t.warn(ctx, "waybill: a run failed after an effect, and its key could not be marked uncertain", errors.Join(err, cause))
+		t.warn(ctx, "a run failed after an effect, and its key could not be marked uncertain", errors.Join(err, cause))
 	}
 	return cause
 }

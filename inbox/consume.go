@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/internal/logkey"
 	"github.com/waybillhq/waybill/internal/panics"
 	"github.com/waybillhq/waybill/observe"
 	"github.com/waybillhq/waybill/store"
@@ -387,17 +388,17 @@ func (e *consumption[T]) failed(ctx context.Context, a driver.Attempt, attempts 
 		return waybill.Later(g.opts.BackoffBase, e.wrap(errors.Join(err, fmt.Errorf("recording the failure: %w", ferr))))
 	}
 	if f.Dead {
-		g.inbox.cfg.Logger.LogAttrs(ctx, slog.LevelError, "waybill: an event is dead in a consumer group", e.attrs(attempts, err)...)
+		g.inbox.cfg.Logger.LogAttrs(ctx, slog.LevelError, "an event is dead in a consumer group", e.attrs(attempts, err)...)
 		return e.dead(attempts, err)
 	}
-	g.inbox.cfg.Logger.LogAttrs(ctx, slog.LevelWarn, "waybill: an event failed in a consumer group", e.attrs(attempts, err)...)
+	g.inbox.cfg.Logger.LogAttrs(ctx, slog.LevelWarn, "an event failed in a consumer group", e.attrs(attempts, err)...)
 	return waybill.Later(f.Delay, e.wrap(fmt.Errorf("attempt %d failed: %w", attempts, err)))
 }
 
 func (e *consumption[T]) attrs(attempts int, err error) []slog.Attr {
 	return []slog.Attr{
-		slog.String("group", e.g.name), slog.String("id", e.ev.ID.String()), slog.String("type", e.ev.Type),
-		slog.Int("attempt", attempts), slog.String("error", err.Error()),
+		slog.String(logkey.Group, e.g.name), slog.String(logkey.EventID, e.ev.ID.String()), slog.String(logkey.EventType, e.ev.Type),
+		slog.Int(logkey.Attempt, attempts), slog.String(logkey.Error, err.Error()),
 	}
 }
 
@@ -409,8 +410,8 @@ func (e *consumption[T]) release(ctx context.Context, a driver.Attempt) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTime)
 	defer cancel()
 	if _, err := e.g.inbox.db.ReleaseEvent(ctx, a); err != nil {
-		e.g.inbox.cfg.Logger.LogAttrs(ctx, slog.LevelWarn, "waybill: an attempt was not released; its lease will expire",
-			slog.String("group", e.g.name), slog.String("id", e.ev.ID.String()), slog.String("error", err.Error()))
+		e.g.inbox.cfg.Logger.LogAttrs(ctx, slog.LevelWarn, "an attempt was not released; its lease will expire",
+			slog.String(logkey.Group, e.g.name), slog.String(logkey.EventID, e.ev.ID.String()), slog.String(logkey.Error, err.Error()))
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/waybillhq/waybill/internal/logkey"
 	"github.com/waybillhq/waybill/internal/txrun"
 	"github.com/waybillhq/waybill/observe"
 	"github.com/waybillhq/waybill/store/driver"
@@ -69,6 +70,7 @@ func New[T any](db driver.Store[T], cfg Config) (*Inbox[T], error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
 	}
+	cfg.Logger = cfg.Logger.With(slog.String(logkey.Component, "inbox"))
 	return &Inbox[T]{
 		db: roles.Inbox, finish: roles.Finisher, cfg: cfg, runner: txrun.NewRunner[T](roles.Inbox, cfg.Logger),
 		groups: make(map[string]*Group[T]), turns: newTurns(),

@@ -83,7 +83,7 @@ func (e *consumption[T]) underLease(ctx context.Context, a driver.Attempt, numbe
 	switch {
 	case l.finished:
 		if err != nil {
-			g.inbox.cfg.Logger.LogAttrs(ctx, slog.LevelWarn, "waybill: a handler failed after it had finished its event",
+			g.inbox.cfg.Logger.LogAttrs(ctx, slog.LevelWarn, "a handler failed after it had finished its event",
 				e.attrs(number, err)...)
 		}
 		return Result{Attempt: number}, nil

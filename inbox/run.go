@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/internal/logkey"
 	"github.com/waybillhq/waybill/internal/outage"
 	"github.com/waybillhq/waybill/observe"
 	"github.com/waybillhq/waybill/store"
@@ -115,21 +116,21 @@ func (g *Group[T]) retryDue(ctx context.Context) error {
 
 // retry retries a stored event.
 func (g *Group[T]) retry(ctx context.Context, rec *store.InboxRecord) {
-	log := g.inbox.cfg.Logger.With(slog.String("group", g.name), slog.String("id", rec.Event.String()))
+	log := g.inbox.cfg.Logger.With(slog.String(logkey.Group, g.name), slog.String(logkey.EventID, rec.Event.String()))
 	ev, err := decodeKept(rec.Stored)
 	if err != nil {
-		log.Error("waybill: an event cannot be retried", slog.String("error", err.Error()))
+		log.Error("an event cannot be retried", slog.String(logkey.Error, err.Error()))
 		return
 	}
 	fn := g.handler(&ev)
 	if fn == nil {
-		log.Warn("waybill: a failed event has no handler in this process", slog.String("type", ev.Type))
+		log.Warn("a failed event has no handler in this process", slog.String(logkey.EventType, ev.Type))
 		return
 	}
 	// Passed as a redelivery: the attempt is recorded before the handler runs.
 	ctx = waybill.ContextWithDelivery(ctx, waybill.Delivery{Event: ev, Attempt: rec.Attempts + 1})
 	if _, err := g.consume(ctx, &consumption[T]{ev: &ev, fn: fn}); err != nil {
-		log.Debug("waybill: an event was retried", slog.String("error", err.Error()))
+		log.Debug("an event was retried", slog.String(logkey.Error, err.Error()))
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/internal/logkey"
 	"github.com/waybillhq/waybill/internal/txrun"
 	"github.com/waybillhq/waybill/observe"
 	"github.com/waybillhq/waybill/store/driver"
@@ -41,6 +42,7 @@ func New[T any](db driver.Store[T], cfg Config) (*Outbox[T], error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
 	}
+	cfg.Logger = cfg.Logger.With(slog.String(logkey.Component, "outbox"))
 	w := &writer{hooks: cfg.Hooks, observe: cfg.Observe, logger: cfg.Logger}
 	return &Outbox[T]{db: roles.Outbox, runner: txrun.NewRunner[T](roles.Outbox, cfg.Logger), writer: w}, nil
 }

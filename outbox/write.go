@@ -12,6 +12,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/internal/eventfill"
+	"github.com/waybillhq/waybill/internal/logkey"
 	"github.com/waybillhq/waybill/observe"
 	"github.com/waybillhq/waybill/store/driver"
 )
@@ -309,7 +310,7 @@ func (w *writer) RolledBack(ctx context.Context, evs []waybill.Event) {
 func (w *writer) contain(name string, fn func()) {
 	defer func() {
 		if r := recover(); r != nil {
-			w.logger.Error("outbox: hook panicked", "hook", name, "panic", fmt.Sprint(r))
+			w.logger.Error("hook panicked", logkey.Hook, name, logkey.Panic, fmt.Sprint(r))
 		}
 	}()
 	fn()

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/internal/logkey"
 	"github.com/waybillhq/waybill/internal/outage"
 	"github.com/waybillhq/waybill/internal/txrun"
 	"github.com/waybillhq/waybill/observe"
@@ -81,6 +82,7 @@ func New[T any](db driver.Store[T], jobs []Job, cfg Config) (*Reconciler[T], err
 	if cfg.Outbox.Logger == nil {
 		cfg.Outbox.Logger = cfg.Logger
 	}
+	cfg.Logger = cfg.Logger.With(slog.String(logkey.Component, "reconcile"))
 	r := &Reconciler[T]{
 		db: roles.Jobs, cfg: cfg, runner: txrun.NewRunner[T](roles.Outbox, cfg.Logger),
 		database: outage.New(cfg.Logger, "the reconciler's database"), trouble: make(map[string]*outage.Log),
@@ -95,7 +97,7 @@ func New[T any](db driver.Store[T], jobs []Job, cfg Config) (*Reconciler[T], err
 		}
 		errs = append(errs, err)
 		r.jobs = append(r.jobs, &j)
-		r.trouble[j.Name] = outage.New(cfg.Logger, "a reconciliation job", "job", j.Name)
+		r.trouble[j.Name] = outage.New(cfg.Logger, "a reconciliation job", logkey.Job, j.Name)
 	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, fmt.Errorf("reconcile: %w", err)

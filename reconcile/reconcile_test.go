@@ -208,7 +208,7 @@ func TestReported(t *testing.T) {
 	if len(told) != 3 || told[0] != (observe.ReconciledInfo{Job: "sends", Found: 3, Sent: 2, Skipped: 1}) || !errors.Is(told[1].Err, boom) || told[2].Found != 1 {
 		t.Errorf("told was %+v", told)
 	}
-	for _, want := range []string{"job=sends found=3 sent=2 skipped=1 failed=0", "level=WARN msg=\"waybill: reconciled\" job=checks"} {
+	for _, want := range []string{"job=sends found=3 sent=2 skipped=1 failed=0", "level=WARN msg=reconciled component=reconcile job=checks"} {
 		if !strings.Contains(log.String(), want) {
 			t.Errorf("the log lacks %q:\n%s", want, log.String())
 		}

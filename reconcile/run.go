@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/internal/logkey"
 	"github.com/waybillhq/waybill/internal/panics"
 	"github.com/waybillhq/waybill/observe"
 	"github.com/waybillhq/waybill/store"
@@ -214,8 +215,8 @@ func (r *Reconciler[T]) end(ctx context.Context, j *Job, a driver.JobAttempt, be
 	detached, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTimeout)
 	defer cancel()
 	if ok, eerr := r.db.EndJob(detached, a, end); eerr != nil || !ok {
-		r.cfg.Logger.Warn("waybill: a reconciliation job was not released; its lease will expire",
-			slog.String("job", j.Name), slog.Bool("lost", eerr == nil), slog.Any("error", eerr))
+		r.cfg.Logger.Warn("a reconciliation job was not released; its lease will expire",
+			slog.String(logkey.Job, j.Name), slog.Bool(logkey.Lost, eerr == nil), slog.Any(logkey.Error, eerr))
 	}
 	if hook := r.cfg.Observe.Reconciled; hook != nil {
 		hook(observe.ReconciledInfo{Job: j.Name, Found: rep.Found, Sent: rep.Sent, Failed: rep.Failed, Skipped: rep.Skipped, Took: rep.Took, Err: err})
@@ -227,8 +228,8 @@ func (r *Reconciler[T]) end(ctx context.Context, j *Job, a driver.JobAttempt, be
 	if j.Check != nil && rep.Found > rep.Sent {
 		level = slog.LevelWarn // findings need an operator
 	}
-	r.cfg.Logger.Log(detached, level, "waybill: reconciled", slog.String("job", j.Name), slog.Int("found", rep.Found), slog.Int("sent", rep.Sent),
-		slog.Int("skipped", rep.Skipped), slog.Int("failed", rep.Failed), slog.Bool("dry_run", rep.DryRun), slog.Any("notes", rep.Notes))
+	r.cfg.Logger.Log(detached, level, "reconciled", slog.String(logkey.Job, j.Name), slog.Int(logkey.Found, rep.Found), slog.Int(logkey.Sent, rep.Sent),
+		slog.Int(logkey.Skipped, rep.Skipped), slog.Int(logkey.Failed, rep.Failed), slog.Bool(logkey.DryRun, rep.DryRun), slog.Any(logkey.Notes, rep.Notes))
 }
 
 // work does the job's work.

@@ -10,6 +10,7 @@ import (
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/inbox"
 	"github.com/waybillhq/waybill/internal/eventfill"
+	"github.com/waybillhq/waybill/internal/logkey"
 	"github.com/waybillhq/waybill/internal/panics"
 	"github.com/waybillhq/waybill/outbox"
 	"github.com/waybillhq/waybill/store/driver"
@@ -198,9 +199,9 @@ func (r *Reconciler[T]) sendAll(ctx context.Context, j *Job, a driver.JobAttempt
 			continue
 		}
 		f.rep.Sent++
-		r.cfg.Logger.Debug("waybill: an event was sent again", slog.String("job", j.Name), slog.String("id", receipt.ID.String()),
-			slog.String("type", evs[i].Type), slog.String("aggregate_type", evs[i].AggregateType), slog.String("aggregate_id", evs[i].AggregateID),
-			slog.String("dedup_key", evs[i].DedupKey), slog.String("correlation_id", evs[i].CorrelationID))
+		r.cfg.Logger.Debug("an event was sent again", slog.String(logkey.Job, j.Name), slog.String(logkey.EventID, receipt.ID.String()),
+			slog.String(logkey.EventType, evs[i].Type), slog.String(logkey.AggregateType, evs[i].AggregateType), slog.String(logkey.AggregateID, evs[i].AggregateID),
+			slog.String(logkey.DedupKey, evs[i].DedupKey), slog.String(logkey.CorrelationID, evs[i].CorrelationID))
 	}
 	return nil
 }

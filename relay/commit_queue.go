@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/internal/logkey"
 	"github.com/waybillhq/waybill/observe"
 	"github.com/waybillhq/waybill/store/driver"
 )
@@ -82,8 +83,8 @@ func (q *hotQueue) full(n int) {
 	now, last := time.Now().UnixNano(), q.warned.Load()
 	if now-last > int64(warnEvery) && q.warned.CompareAndSwap(last, now) {
 		q.lost.Add(-lost)
-		q.log.Warn("waybill: the hot queue is full; events are read from the table instead",
-			slog.Int64("dropped", lost), slog.Int64("capacity", q.capacity))
+		q.log.Warn("the hot queue is full; events are read from the table instead",
+			slog.Int64(logkey.Dropped, lost), slog.Int64(logkey.Capacity, q.capacity))
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/internal/logkey"
 	"github.com/waybillhq/waybill/internal/outage"
 	"github.com/waybillhq/waybill/observe"
 )
@@ -86,7 +87,7 @@ func (e *engine) noteDown(it *item, probe bool, err error) *destination {
 		if len(e.dests) == 1 {
 			e.downLoggedAt = d.since
 		}
-		e.log.Warn("waybill: destination is down", slog.String("destination", name), slog.String("error", err.Error()))
+		e.log.Warn("destination is down", slog.String(logkey.Destination, name), slog.String(logkey.Error, err.Error()))
 		if e.observe.Paused != nil {
 			e.observe.Paused(observe.PausedInfo{Destination: name, Paused: true})
 		}
@@ -186,8 +187,8 @@ func (e *engine) wakeDestinations(now time.Time) {
 			// No event is left to probe with: read the rows that were passed
 			// over. If there are none, no event here waits for the destination.
 			delete(e.dests, name)
-			e.log.Info("waybill: destination is no longer probed: no event is waiting for it here", slog.String("destination", name),
-				slog.Duration("lasted", now.Sub(d.since)), slog.Int("failures", d.failures))
+			e.log.Info("destination is no longer probed: no event is waiting for it here", slog.String(logkey.Destination, name),
+				slog.Duration(logkey.Duration, now.Sub(d.since)), slog.Int(logkey.Failures, d.failures))
 			e.reportPaused(name, false)
 			e.resume(d)
 			continue
@@ -210,8 +211,8 @@ func (e *engine) resumed(it *item) {
 		return
 	}
 	delete(e.dests, name)
-	e.log.Info("waybill: destination is back", slog.String("destination", name),
-		slog.Duration("lasted", time.Since(d.since)), slog.Int("failures", d.failures))
+	e.log.Info("destination is back", slog.String(logkey.Destination, name),
+		slog.Duration(logkey.Duration, time.Since(d.since)), slog.Int(logkey.Failures, d.failures))
 	e.reportPaused(name, false)
 	e.resume(d)
 }
@@ -240,9 +241,9 @@ func (e *engine) logDown(now time.Time) {
 		names = append(names, d.name)
 	}
 	first := down[0]
-	e.log.Warn("waybill: destinations are still down", slog.Int("destinations", len(down)), slog.Any("names", names),
-		slog.String("since", first.since.UTC().Format(time.RFC3339)), slog.Duration("lasting", now.Sub(first.since)),
-		slog.Int("failures", failures), slog.String("error", first.last.Error()))
+	e.log.Warn("destinations are still down", slog.Int(logkey.Destinations, len(down)), slog.Any(logkey.Names, names),
+		slog.String(logkey.Since, first.since.UTC().Format(time.RFC3339)), slog.Duration(logkey.Duration, now.Sub(first.since)),
+		slog.Int(logkey.Failures, failures), slog.String(logkey.Error, first.last.Error()))
 }
 
 func (e *engine) reportPaused(name string, paused bool) {

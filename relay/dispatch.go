@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/internal/logkey"
 	"github.com/waybillhq/waybill/observe"
 )
 
@@ -152,7 +153,7 @@ func (e *engine) finishJob(j *job) {
 	e.chunk.add(len(j.items), j.took)
 	short := !j.lapsed && len(j.results) != len(j.items)
 	if short {
-		e.log.Error("waybill: the sink returned a wrong number of results; nothing is settled", slog.String("error", errResults(len(j.results), len(j.items)).Error()))
+		e.log.Error("the sink returned a wrong number of results; nothing is settled", slog.String(logkey.Error, errResults(len(j.results), len(j.items)).Error()))
 	}
 	var failed map[*aggregate]bool
 	for i, it := range j.items {
@@ -258,7 +259,7 @@ func (e *engine) judge(it *item, d *waybill.Delivery, err error, took time.Durat
 		e.resumed(it) // any other answer proves that the destination is available
 	}
 	if stack := panicStack(err); stack != "" {
-		e.event(slog.LevelError, "waybill: the sink panicked", it, err, slog.String("stack", stack))
+		e.event(slog.LevelError, "the sink panicked", it, err, slog.String(logkey.Stack, stack))
 	}
 	switch class {
 	case waybill.ClassDone:
@@ -369,7 +370,7 @@ func (e *engine) unreachable(it *item, probe bool, err error) {
 
 // retry defers an event after a failed delivery.
 func (e *engine) retry(it *item, delay time.Duration, err error) {
-	e.event(slog.LevelDebug, "waybill: event will be retried", it, err, slog.Duration("in", delay))
+	e.event(slog.LevelDebug, "event will be retried", it, err, slog.Duration(logkey.Delay, delay))
 	e.deferAfterFailure(it, delay, err.Error())
 }
 
@@ -423,7 +424,7 @@ func (e *engine) deadLetter(it *item, d *waybill.Delivery, err error) {
 		}
 		a.stuck++
 	}
-	e.event(slog.LevelError, "waybill: event is dead", it, err)
+	e.event(slog.LevelError, "event is dead", it, err)
 	if e.observe.Died != nil {
 		e.observe.Died(observe.DiedInfo{Delivery: d, Err: err})
 	}

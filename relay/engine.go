@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/internal/logkey"
 	"github.com/waybillhq/waybill/internal/outage"
 	"github.com/waybillhq/waybill/observe"
 	"github.com/waybillhq/waybill/store"
@@ -215,7 +216,7 @@ func (e *engine) schedule() {
 // stop stops taking events: events in flight are finished, waiting ones stay in
 // their table.
 func (e *engine) stop() {
-	e.log.Info("waybill: relay stops", slog.Int("calls", e.calls))
+	e.log.Info("relay stopping", slog.Int(logkey.Calls, e.calls))
 	e.stopping = true
 	e.stopBy = time.Now().Add(max(e.cfg.DrainTimeout, 0))
 	for _, l := range e.lanes.list {
@@ -245,22 +246,22 @@ func (e *engine) event(level slog.Level, message string, it *item, err error, mo
 	}
 	ev := &it.row.Event
 	attrs := append(make([]slog.Attr, 0, 12),
-		slog.String("id", ev.ID.String()), slog.String("type", ev.Type), slog.String("aggregateType", ev.AggregateType),
-		slog.String("aggregateId", ev.AggregateID), slog.Int("attempt", it.attempt()))
+		slog.String(logkey.EventID, ev.ID.String()), slog.String(logkey.EventType, ev.Type), slog.String(logkey.AggregateType, ev.AggregateType),
+		slog.String(logkey.AggregateID, ev.AggregateID), slog.Int(logkey.Attempt, it.attempt()))
 	if ev.DedupKey != "" {
-		attrs = append(attrs, slog.String("dedupKey", ev.DedupKey))
+		attrs = append(attrs, slog.String(logkey.DedupKey, ev.DedupKey))
 	}
 	if ev.CorrelationID != "" {
-		attrs = append(attrs, slog.String("correlationId", ev.CorrelationID))
+		attrs = append(attrs, slog.String(logkey.CorrelationID, ev.CorrelationID))
 	}
 	if ev.TenantID != "" {
-		attrs = append(attrs, slog.String("tenantId", ev.TenantID))
+		attrs = append(attrs, slog.String(logkey.TenantID, ev.TenantID))
 	}
 	if age := e.age(it); age > 0 {
-		attrs = append(attrs, slog.Duration("latency", age))
+		attrs = append(attrs, slog.Duration(logkey.Latency, age))
 	}
 	if err != nil {
-		attrs = append(attrs, slog.String("error", err.Error()))
+		attrs = append(attrs, slog.String(logkey.Error, err.Error()))
 	}
 	e.log.LogAttrs(context.Background(), level, message, append(attrs, more...)...)
 }

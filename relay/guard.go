@@ -11,6 +11,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/internal/logkey"
 	"github.com/waybillhq/waybill/store"
 )
 
@@ -87,7 +88,7 @@ func (e *engine) heartbeat(ctx context.Context, node store.Node) (store.Membersh
 	}
 	e.member.claimed = true
 	if before != "" && before != sink {
-		e.log.Warn("waybill: the relay took over the outbox", slog.String("from", before), slog.String("to", sink))
+		e.log.Warn("the relay took over the outbox", slog.String(logkey.From, before), slog.String(logkey.To, sink))
 	}
 	return view, nil
 }

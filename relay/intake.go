@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/internal/logkey"
 	"github.com/waybillhq/waybill/observe"
 	"github.com/waybillhq/waybill/store"
 	"github.com/waybillhq/waybill/store/driver"
@@ -471,5 +472,5 @@ func (e *engine) wallClock() time.Time {
 }
 
 func (e *engine) warn(message string, err error, attrs ...any) {
-	e.log.Warn(message, append(attrs, slog.String("error", err.Error()))...)
+	e.log.Warn(message, append(attrs, slog.String(logkey.Error, err.Error()))...)
 }

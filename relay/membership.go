@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/internal/logkey"
 	"github.com/waybillhq/waybill/observe"
 	"github.com/waybillhq/waybill/store"
 	"github.com/waybillhq/waybill/store/driver"
@@ -217,7 +218,7 @@ func (e *engine) finishMember(r memberReply) {
 		}
 		e.prefer()
 		if len(r.leases) > 0 {
-			e.log.Info("waybill: lanes acquired", slog.Int("lanes", len(r.leases)), slog.Int("owned", len(e.lanes.list)))
+			e.log.Info("lanes acquired", slog.Int(logkey.Lanes, len(r.leases)), slog.Int(logkey.Owned, len(e.lanes.list)))
 		}
 	case release:
 		if r.err != nil {
@@ -235,7 +236,7 @@ func (e *engine) finishMember(r memberReply) {
 	case leave:
 		m.left = true
 		if r.err != nil {
-			e.warn("waybill: leaving failed; the lease will expire", r.err)
+			e.warn("leaving failed; the lease will expire", r.err)
 		}
 	}
 }
@@ -285,14 +286,14 @@ func (e *engine) reconcileOwnership(view store.Membership) bool {
 		case l == nil && s.Owner == e.node.ID:
 			known = false
 		case l != nil && (s.Owner != e.node.ID || s.Epoch != l.lease.Epoch):
-			e.log.Warn("waybill: lane was lost: another node owns it", slog.Int("lane", s.Lane), slog.Int64("epoch", s.Epoch))
+			e.log.Warn("lane was lost: another node owns it", slog.Int(logkey.Lane, s.Lane), slog.Int64(logkey.Epoch, s.Epoch))
 			e.lose(l)
 		}
 	}
 	if known || e.stopping {
 		return true
 	}
-	e.log.Warn("waybill: the answer to an acquisition was lost; the node rejoins")
+	e.log.Warn("the answer to an acquisition was lost; the node rejoins")
 	for _, l := range e.lanes.list {
 		e.lose(l)
 	}
@@ -411,13 +412,13 @@ func (e *engine) checkLease(now time.Time) {
 		// events that the other node has deferred. So nothing more is delivered
 		// under these leases. If no other node takes the lanes, they are
 		// released in good order and acquired anew.
-		e.log.Warn("waybill: the lease has lapsed; its lanes are released")
+		e.log.Warn("the lease has lapsed; its lanes are released")
 		e.endLease(waybill.ErrLeaseLost)
 		for _, l := range e.lanes.list {
 			e.drain(l, now.Add(max(e.cfg.DrainTimeout, 0)))
 		}
 	case e.stopping && !now.Before(e.stopBy) && e.calls > 0:
-		e.log.Warn("waybill: the drain timed out; deliveries in flight stay pending", slog.Int("calls", e.calls))
+		e.log.Warn("the drain timed out; deliveries in flight stay pending", slog.Int(logkey.Calls, e.calls))
 		e.endLease(errDrain)
 	}
 	e.endSuspect(now)

@@ -131,7 +131,7 @@ func TestLogFields(t *testing.T) {
 	}
 	await(t, "the line", func() bool { return line() != "" })
 	for _, want := range []string{
-		"level=ERROR", "type=Tested", "dedupKey=k1", "aggregateType=thing", "aggregateId=a7", "attempt=1", "latency=", `error="no good"`, "correlationId=c1",
+		"level=ERROR", "component=relay", "event_type=Tested", "dedup_key=k1", "aggregate_type=thing", "aggregate_id=a7", "attempt=1", "latency=", `error="no good"`, "correlation_id=c1",
 	} {
 		if !strings.Contains(line(), want) {
 			t.Errorf("the line lacks %s: %s", want, line())

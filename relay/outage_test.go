@@ -179,11 +179,11 @@ func TestLogOfAnUnavailableDatabase(t *testing.T) {
 			}
 		}
 		last := log.with("the database still fails")
-		if line := last[len(last)-1]; !strings.Contains(line, "since=2000-01-01T00:00:1") || !strings.Contains(line, "lasting=4m0s") ||
+		if line := last[len(last)-1]; !strings.Contains(line, "since=2000-01-01T00:00:1") || !strings.Contains(line, "duration=4m0s") ||
 			!strings.Contains(line, "heartbeat") || !strings.Contains(line, "settle") || !strings.Contains(line, "failures=") {
 			t.Errorf("the line lacks the operation, the start or the number of failures: %s", line)
 		}
-		if back := log.with("the database recovered", "lasted=4m5", "failures="); len(back) != 1 {
+		if back := log.with("the database recovered", "duration=4m5", "failures="); len(back) != 1 {
 			t.Errorf("the line lacks the duration: %s", log.with("recovered"))
 		}
 		if c.count() < 3 {
@@ -220,12 +220,12 @@ func TestLogOfAnUnavailableDestination(t *testing.T) {
 			}
 		}
 		line := log.with("destinations are still down")[3]
-		for _, want := range []string{"destinations=20", `names="[T0 T1 T10 T11 T12]"`, "since=2000-01-01T00:00:00Z", "lasting=4m0s", "failures=", "connection refused"} {
+		for _, want := range []string{"destinations=20", `names="[T0 T1 T10 T11 T12]"`, "since=2000-01-01T00:00:00Z", "duration=4m0s", "failures=", "connection refused"} {
 			if !strings.Contains(line, want) {
 				t.Errorf("the line lacks %s: %s", want, line)
 			}
 		}
-		if back := log.with("destination is back", "lasted=", "failures="); len(back) != down {
+		if back := log.with("destination is back", "duration=", "failures="); len(back) != down {
 			t.Errorf("the line lacks the duration: %s", log.with("destination is back"))
 		}
 		if s, err := f.db.Driver().OutboxAdmin.Stats(t.Context()); err != nil || s.Ready+s.Failed+s.Dead != 0 {
@@ -246,7 +246,7 @@ func TestLogsGoToTheDefault(t *testing.T) {
 		pass(time.Second)
 		stop()
 	})
-	if len(log.with("relay starts")) != 1 || len(log.with("event is dead")) != 1 {
+	if len(log.with("relay started")) != 1 || len(log.with("event is dead")) != 1 {
 		t.Errorf("the log says %q", log.lines)
 	}
 }

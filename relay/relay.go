@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/internal/logkey"
 	"github.com/waybillhq/waybill/internal/outage"
 	"github.com/waybillhq/waybill/internal/retention"
 	"github.com/waybillhq/waybill/store"
@@ -48,6 +49,7 @@ func New[T any](db driver.Store[T], sink waybill.Sink, cfg Config) (*Relay, erro
 	if err != nil {
 		return nil, fmt.Errorf("relay: %w", err)
 	}
+	cfg.Logger = cfg.Logger.With(slog.String(logkey.Component, "relay"), slog.String(logkey.Relay, cfg.Name))
 	d := database{Relay: roles.Relay, guard: roles.SinkGuard, watcher: roles.Watcher, migrator: roles.Migrator, purger: roles.OutboxAdmin}
 	return &Relay{db: d, sink: sink, cfg: cfg}, nil
 }
@@ -75,11 +77,11 @@ func (r *Relay) Run(ctx context.Context) error {
 		return err
 	}
 	e := newEngine(r.db, r.sink, r.cfg)
-	e.log.Info("waybill: relay starts", slog.String("relay", r.cfg.Name), slog.String("node", e.node.ID.String()))
+	e.log.Info("relay started", slog.String(logkey.Node, e.node.ID.String()))
 	stop := e.start(ctx)
 	err := e.run(ctx)
 	stop()
-	e.log.Info("waybill: relay has stopped", slog.String("node", e.node.ID.String()))
+	e.log.Info("relay stopped", slog.String(logkey.Node, e.node.ID.String()))
 	return err
 }
 
@@ -96,7 +98,7 @@ func (r *Relay) checkTables(ctx context.Context) error {
 	}
 	newer := driver.Newer(all)
 	if newer != nil && r.cfg.NewerTables {
-		r.cfg.Logger.Warn("waybill: the tables are newer than this relay", slog.String("error", newer.Error()))
+		r.cfg.Logger.Warn("the tables are newer than this relay", slog.String(logkey.Error, newer.Error()))
 		return nil
 	}
 	if newer != nil {
@@ -165,7 +167,7 @@ func (e *engine) start(ctx context.Context) (stop func()) {
 		select {
 		case <-ended:
 		case <-time.After(workerTime):
-			e.log.Error("waybill: the sink did not return; its goroutine is abandoned")
+			e.log.Error("the sink did not return; its goroutine is abandoned")
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/waybillhq/waybill/internal/logkey"
 	"github.com/waybillhq/waybill/observe"
 	"github.com/waybillhq/waybill/store/driver"
 )
@@ -187,7 +188,7 @@ func (e *engine) finishSettle(r settleReply) {
 	e.plan.writes.add(r.took)
 	for _, l := range r.lanes {
 		if !slices.Contains(r.settled.Held, l.number) && !l.gone {
-			e.log.Warn("waybill: lane was lost: another node owns it", slog.Int("lane", l.number), slog.Int64("epoch", l.lease.Epoch))
+			e.log.Warn("lane was lost: another node owns it", slog.Int(logkey.Lane, l.number), slog.Int64(logkey.Epoch, l.lease.Epoch))
 			e.lose(l)
 		}
 	}

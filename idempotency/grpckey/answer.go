@@ -17,6 +17,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/idempotency"
+	"github.com/waybillhq/waybill/internal/logkey"
 )
 
 // Content types of stored results: a message with its type name, or a status.
@@ -113,6 +114,6 @@ func (i *Interceptor[T]) statusOf(ctx context.Context, operation string, err err
 		// The client left while the call waited.
 		return status.FromContextError(ctx.Err()).Err()
 	}
-	i.cfg.Logger.ErrorContext(ctx, "grpckey: call failed", "operation", operation, "error", err)
+	i.cfg.Logger.ErrorContext(ctx, "call failed", logkey.Operation, operation, logkey.Error, err)
 	return refusal(codes.Internal, "INTERNAL", "the outcome of the call is unknown")
 }

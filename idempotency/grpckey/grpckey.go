@@ -21,6 +21,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/waybillhq/waybill/idempotency"
+	"github.com/waybillhq/waybill/internal/logkey"
 )
 
 const (
@@ -121,6 +122,7 @@ func New[T any](keys *idempotency.Keys[T], cfg Config) (*Interceptor[T], error) 
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
 	}
+	cfg.Logger = cfg.Logger.With(slog.String(logkey.Component, "grpckey"))
 	return &Interceptor[T]{keys, cfg}, nil
 }
 
@@ -164,7 +166,7 @@ func (i *Interceptor[T]) request(ctx context.Context, key string, req any, metho
 		err = errors.New("Config.Scope returned an empty scope")
 	}
 	if err != nil {
-		i.cfg.Logger.WarnContext(ctx, "grpckey: call refused: unknown scope", "operation", method, "error", err)
+		i.cfg.Logger.WarnContext(ctx, "call refused: unknown scope", logkey.Operation, method, logkey.Error, err)
 		return idempotency.Request{}, refusal(codes.PermissionDenied, "SCOPE_REFUSED", "the owner of this key cannot be determined")
 	}
 	message, ok := req.(proto.Message)
@@ -182,7 +184,7 @@ func (i *Interceptor[T]) request(ctx context.Context, key string, req any, metho
 		}),
 	}
 	if err := out.Validate(); err != nil {
-		i.cfg.Logger.ErrorContext(ctx, "grpckey: call refused", "operation", method, "error", err)
+		i.cfg.Logger.ErrorContext(ctx, "call refused", logkey.Operation, method, logkey.Error, err)
 		return out, refusal(codes.PermissionDenied, "SCOPE_REFUSED", "the owner of this key cannot be determined")
 	}
 	return out, nil
@@ -245,7 +247,7 @@ func (i *Interceptor[T]) serve(ctx context.Context, req idempotency.Request, run
 		}
 		stored, err := fresh.encode()
 		if err != nil {
-			i.cfg.Logger.ErrorContext(ctx, "grpckey: answer cannot be stored", "operation", req.Operation, "error", err)
+			i.cfg.Logger.ErrorContext(ctx, "answer cannot be stored", logkey.Operation, req.Operation, logkey.Error, err)
 			return idempotency.Answer{Lost: true}, nil //nolint:nilerr // it ran: it must not run again
 		}
 		return stored, nil
@@ -260,7 +262,7 @@ func (i *Interceptor[T]) serve(ctx context.Context, req idempotency.Request, run
 	_ = grpc.SetHeader(ctx, metadata.Pairs(replayedName, "true"))
 	old, err := decode(got.Answer)
 	if err != nil {
-		i.cfg.Logger.ErrorContext(ctx, "grpckey: stored answer cannot be decoded", "tenant", req.TenantID, "operation", req.Operation, "key", req.Key, "error", err)
+		i.cfg.Logger.ErrorContext(ctx, "stored answer cannot be decoded", logkey.TenantID, req.TenantID, logkey.Operation, req.Operation, logkey.Key, req.Key, logkey.Error, err)
 		return nil, refusal(codes.Internal, "RECORD_CORRUPT", "the call has run, but its stored answer cannot be decoded; it does not run again")
 	}
 	return old.message, old.err

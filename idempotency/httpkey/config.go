@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/waybillhq/waybill/internal/logkey"
 )
 
 // Config configures a [Middleware]. Only Scope is required.
@@ -244,6 +246,7 @@ func (c *Config) fill() {
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}
+	c.Logger = c.Logger.With(slog.String(logkey.Component, "httpkey"))
 }
 
 // isToken reports whether s is a valid header name.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/idempotency"
+	"github.com/waybillhq/waybill/internal/logkey"
 )
 
 // Middleware makes handlers run once per key. It may be used for any number of
@@ -135,7 +136,7 @@ func (m *Middleware[T]) prepare(r *http.Request) (c *call, pass bool, refusal *p
 	var scope Scope
 	if !pass {
 		if scope, err = m.scope(r); err != nil {
-			m.cfg.Logger.WarnContext(r.Context(), "httpkey: request refused: unknown scope", "operation", c.operation, "error", err)
+			m.cfg.Logger.WarnContext(r.Context(), "request refused: unknown scope", logkey.Operation, c.operation, logkey.Error, err)
 			return no(scopeRefused)
 		}
 	}
@@ -151,7 +152,7 @@ func (m *Middleware[T]) prepare(r *http.Request) (c *call, pass bool, refusal *p
 		}
 		c.rest, pass = r.Body, pass || digest == ""
 	case errors.Is(err, errBodyGone):
-		m.cfg.Logger.ErrorContext(r.Context(), "httpkey: request refused", "operation", c.operation, "error", err)
+		m.cfg.Logger.ErrorContext(r.Context(), "request refused", logkey.Operation, c.operation, logkey.Error, err)
 		return no(broken)
 	case err != nil:
 		return no(bodyUnreadable)
@@ -170,7 +171,7 @@ func (m *Middleware[T]) prepare(r *http.Request) (c *call, pass bool, refusal *p
 		Retention: m.cfg.Retention, WaitMax: m.cfg.WaitMax,
 	}
 	if err := c.req.Validate(); err != nil {
-		m.cfg.Logger.ErrorContext(r.Context(), "httpkey: request refused", "operation", c.operation, "error", err)
+		m.cfg.Logger.ErrorContext(r.Context(), "request refused", logkey.Operation, c.operation, logkey.Error, err)
 		return no(scopeRefused)
 	}
 	return c, false, nil
@@ -203,7 +204,7 @@ func (m *Middleware[T]) serve(w http.ResponseWriter, c *call, next http.Handler)
 	})
 	if fresh == nil && m.cfg.FailOpen && errors.Is(err, idempotency.ErrStore) {
 		m.cfg.FailedOpen(FailedOpenInfo{Operation: c.operation, Err: err})
-		m.cfg.Logger.WarnContext(ctx, "httpkey: request runs unprotected: the store failed", "operation", c.operation, "error", err)
+		m.cfg.Logger.WarnContext(ctx, "request runs unprotected: the store failed", logkey.Operation, c.operation, logkey.Error, err)
 		next.ServeHTTP(w, c.request(c.r.Context()))
 		return
 	}
@@ -243,7 +244,7 @@ func (m *Middleware[T]) fail(w http.ResponseWriter, c *call, fresh *capture, err
 		fresh.send(m.cfg.ReplayedHeader)
 		return
 	}
-	m.cfg.Logger.ErrorContext(c.r.Context(), "httpkey: handler failed", "operation", c.operation, "error", err)
+	m.cfg.Logger.ErrorContext(c.r.Context(), "handler failed", logkey.Operation, c.operation, logkey.Error, err)
 	fresh.discard()
 	m.cfg.refuse(w, failed)
 }
@@ -288,7 +289,7 @@ func (m *Middleware[T]) conclude(w http.ResponseWriter, c *call, fresh *capture,
 	if fresh != nil && !fresh.discard() {
 		// The run took too long, and another run has answered for this key; the
 		// client has already received the beginning of this answer.
-		m.cfg.Logger.WarnContext(c.r.Context(), "httpkey: a streamed answer differs from the stored one", "operation", c.operation, "error", err)
+		m.cfg.Logger.WarnContext(c.r.Context(), "a streamed answer differs from the stored one", logkey.Operation, c.operation, logkey.Error, err)
 		return
 	}
 	if err == nil {
@@ -297,7 +298,7 @@ func (m *Middleware[T]) conclude(w http.ResponseWriter, c *call, fresh *capture,
 	}
 	p := problemOf(err)
 	if p.Code == broken.Code || p.Code == unreadable.Code {
-		m.cfg.Logger.ErrorContext(c.r.Context(), "httpkey: request failed", "operation", c.operation, "error", err)
+		m.cfg.Logger.ErrorContext(c.r.Context(), "request failed", logkey.Operation, c.operation, logkey.Error, err)
 	}
 	if p.ResultRef != "" && !m.authorized(c, p.ResultRef) {
 		p = replayRefused
@@ -313,9 +314,9 @@ func (m *Middleware[T]) replay(w http.ResponseWriter, c *call, a idempotency.Ans
 	}
 	r, err := decode(a)
 	if err != nil {
-		m.cfg.Logger.ErrorContext(c.r.Context(), "httpkey: stored answer cannot be decoded", "tenant", c.req.TenantID, "operation", c.req.Operation,
+		m.cfg.Logger.ErrorContext(c.r.Context(), "stored answer cannot be decoded", logkey.TenantID, c.req.TenantID, logkey.Operation, c.req.Operation,
 			// The key is a hash of the client's key.
-			"key", c.req.Key, "error", err)
+			logkey.Key, c.req.Key, logkey.Error, err)
 		m.cfg.refuse(w, corrupt)
 		return
 	}
@@ -328,7 +329,7 @@ func (m *Middleware[T]) authorized(c *call, ref string) bool {
 	}
 	err := m.cfg.AuthorizeReplay(c.r, AuthorizeReplayInfo{Ref: ref})
 	if err != nil {
-		m.cfg.Logger.InfoContext(c.r.Context(), "httpkey: replay refused", "operation", c.operation, "ref", ref, "error", err)
+		m.cfg.Logger.InfoContext(c.r.Context(), "replay refused", logkey.Operation, c.operation, logkey.Ref, ref, logkey.Error, err)
 	}
 	return err == nil
 }

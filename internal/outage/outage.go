@@ -10,6 +10,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/waybillhq/waybill/internal/logkey"
 )
 
 // Every is the interval at which a continuing outage is logged.
@@ -51,11 +53,11 @@ func (l *Log) Failed(operation string, err error) {
 	l.last = err
 	if begins {
 		l.since, l.told, l.failures = now, now, 1
-		l.log.Warn("waybill: "+l.what+" fails and is retried", l.with("operation", operation, "error", err.Error())...)
+		l.log.Warn(l.what+" fails and is retried", l.with(logkey.Operation, operation, logkey.Error, err.Error())...)
 		return
 	}
 	l.failures++
-	l.log.Debug("waybill: "+l.what+" fails again", l.with("operation", operation, "error", err.Error())...)
+	l.log.Debug(l.what+" fails again", l.with(logkey.Operation, operation, logkey.Error, err.Error())...)
 	l.tick(now)
 }
 
@@ -80,7 +82,7 @@ func (l *Log) Succeeded(operation string) {
 		}
 	}
 	if len(l.failing) == 0 {
-		l.log.Info("waybill: "+l.what+" recovered", l.with("lasted", now.Sub(l.since), "failures", l.failures)...)
+		l.log.Info(l.what+" recovered", l.with(logkey.Duration, now.Sub(l.since), logkey.Failures, l.failures)...)
 	}
 }
 
@@ -129,8 +131,8 @@ func (l *Log) tick(now time.Time) {
 		operations = append(operations, operation)
 	}
 	slices.Sort(operations)
-	l.log.Warn("waybill: "+l.what+" still fails", l.with("operation", strings.Join(operations, ", "), "since", l.since.UTC().Format(time.RFC3339),
-		"lasting", now.Sub(l.since), "failures", l.failures, "error", l.last.Error())...)
+	l.log.Warn(l.what+" still fails", l.with(logkey.Operation, strings.Join(operations, ", "), logkey.Since, l.since.UTC().Format(time.RFC3339),
+		logkey.Duration, now.Sub(l.since), logkey.Failures, l.failures, logkey.Error, l.last.Error())...)
 }
 
 func (l *Log) with(attrs ...any) []any { return append(slices.Clone(l.attrs), attrs...) }

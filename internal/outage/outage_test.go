@@ -43,7 +43,7 @@ func TestLog(t *testing.T) {
 			t.Error("there is something to tell while nothing fails")
 		}
 		l.Failed("read", boom)
-		want(`level=WARN msg="waybill: the database fails and is retried" node=n1 operation=read error="connection refused"`)
+		want(`level=WARN msg="the database fails and is retried" node=n1 operation=read error="connection refused"`)
 		for range 590 {
 			pass(100 * time.Millisecond)
 			l.Failed("read", boom)
@@ -56,13 +56,13 @@ func TestLog(t *testing.T) {
 		}
 		l.Tick(time.Now())
 		l.Tick(time.Now())
-		want(`level=WARN msg="waybill: the database still fails" node=n1 operation="read, settle" since=2000-01-01T00:00:00Z lasting=1m0s failures=1181 error="connection refused"`)
+		want(`level=WARN msg="the database still fails" node=n1 operation="read, settle" since=2000-01-01T00:00:00Z duration=1m0s failures=1181 error="connection refused"`)
 		l.Succeeded("read")
 		l.Succeeded("other")
 		want()
 		pass(time.Second)
 		l.Succeeded("settle")
-		want(`level=INFO msg="waybill: the database recovered" node=n1 lasted=1m1s failures=1181`)
+		want(`level=INFO msg="the database recovered" node=n1 duration=1m1s failures=1181`)
 
 		// An operation that is no longer needed does not keep an outage open.
 		l.Failed("load", boom)
@@ -73,7 +73,7 @@ func TestLog(t *testing.T) {
 		l.Tick(time.Now())
 		text.Reset()
 		l.Succeeded("read")
-		want(`level=INFO msg="waybill: the database recovered" node=n1 lasted=1m1s failures=3`)
+		want(`level=INFO msg="the database recovered" node=n1 duration=1m1s failures=3`)
 	})
 }
 

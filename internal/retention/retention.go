@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/waybillhq/waybill/internal/logkey"
 	"github.com/waybillhq/waybill/internal/outage"
 	"github.com/waybillhq/waybill/observe"
 	"github.com/waybillhq/waybill/store"
@@ -99,7 +100,7 @@ func Loop(ctx context.Context, db driver.Maintainer, p Policy, delay, interval t
 		r, err := Once(ctx, db, p, hooks)
 		purging.Note(ctx, "purge", err)
 		if r.Delivered+r.Dead > 0 {
-			log.Info("waybill: purged", slog.Int("delivered", r.Delivered), slog.Int("dead", r.Dead))
+			log.Info("purged", slog.Int(logkey.Delivered, r.Delivered), slog.Int(logkey.Dead, r.Dead))
 		}
 		select {
 		case <-ctx.Done():

@@ -13,6 +13,7 @@ import (
 	"sync"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/internal/logkey"
 	"github.com/waybillhq/waybill/store/driver"
 )
 
@@ -203,7 +204,7 @@ func (e *UncertainError) Unwrap() error { return e.Err }
 func contained(logger *slog.Logger, what string, fn func()) {
 	defer func() {
 		if r := recover(); r != nil {
-			logger.Error("waybill: "+what+" panicked", "panic", fmt.Sprint(r))
+			logger.Error(what+" panicked", logkey.Panic, fmt.Sprint(r))
 		}
 	}()
 	fn()

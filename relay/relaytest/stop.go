@@ -60,7 +60,7 @@ func (b *env[T]) stopWith(run *running, g *gate, n int) {
 	b.Helper()
 	stopped := make(chan error, 1)
 	go func() { stopped <- run.stop() }()
-	b.await("it has stopped taking work", func() bool { return len(b.logs.find("relay stops")) == 1 })
+	b.await("it has stopped taking work", func() bool { return len(b.logs.find("relay stopping")) == 1 })
 	g.let(n)
 	if err := <-stopped; err != nil {
 		b.Fatal(err)

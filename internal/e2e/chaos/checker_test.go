@@ -276,11 +276,11 @@ func TestCheckerAllows(t *testing.T) {
 // error about an unavailable server is not.
 func TestRefused(t *testing.T) {
 	folder := t.TempDir()
-	text := `level=INFO msg="waybill: relay starts"
-level=WARN msg="waybill: reading failed" error="FATAL: the database system is starting up (SQLSTATE 57P03)"
-level=WARN msg="waybill: settling failed" error="pgstore: unexpected EOF"
-level=WARN msg="waybill: settling failed" error="ERROR: duplicate key value (SQLSTATE 23505)"
-level=WARN msg="waybill: settling failed" error="ERROR: deadlock detected (SQLSTATE 40P01)"
+	text := `level=INFO msg="relay started"
+level=WARN msg="reading failed" error="FATAL: the database system is starting up (SQLSTATE 57P03)"
+level=WARN msg="settling failed" error="pgstore: unexpected EOF"
+level=WARN msg="settling failed" error="ERROR: duplicate key value (SQLSTATE 23505)"
+level=WARN msg="settling failed" error="ERROR: deadlock detected (SQLSTATE 40P01)"
 `
 	if err := os.WriteFile(filepath.Join(folder, "A.log"), []byte(text), 0o600); err != nil {
 		t.Fatal(err)

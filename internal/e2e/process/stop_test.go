@@ -24,7 +24,7 @@ func TestGracefulStop(t *testing.T) {
 		b.start(spec{Name: "B", Lease: time.Hour})
 		b.awaitNodes(2)
 		a.signal(syscall.SIGTERM)
-		b.await("A has stopped taking work", func() bool { return a.says("relay stops") })
+		b.await("A has stopped taking work", func() bool { return a.says("relay stopping") })
 		b.add("c/0", "/0")
 		b.open("gate")
 		a.end()

@@ -73,7 +73,7 @@ func TestFirstProgram(t *testing.T) {
 		if string(out) != want {
 			t.Errorf("it prints %q, and the README says %q", out, want)
 		}
-		if !strings.Contains(logs.String(), "relay starts") {
+		if !strings.Contains(logs.String(), "relay started") {
 			t.Errorf("the relay logs %q, and the README says that it logs to slog.Default", &logs)
 		}
 	}

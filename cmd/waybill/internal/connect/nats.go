@@ -13,6 +13,7 @@ import (
 	"github.com/waybillhq/waybill/broker/natsembed"
 	"github.com/waybillhq/waybill/cmd/waybill/internal/hint"
 	"github.com/waybillhq/waybill/cmd/waybill/internal/settings"
+	"github.com/waybillhq/waybill/internal/logkey"
 )
 
 const (
@@ -151,7 +152,7 @@ func openEmbedded(ctx context.Context, u *url.URL, cfg SinkConfig) (*Sink, error
 		server.Close()
 		return nil, err
 	}
-	cfg.Logger.Info("started an embedded NATS server with JetStream", slog.Any("url", settings.NewSecret(server.URL())), slog.String("dir", dir))
+	cfg.Logger.Info("embedded NATS server with JetStream started", slog.String(logkey.Component, "sink"), slog.Any(logkey.URL, settings.NewSecret(server.URL())), slog.String(logkey.Dir, dir))
 	disconnect := s.close
 	s.close = func() error {
 		err := disconnect()

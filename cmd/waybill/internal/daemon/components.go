@@ -10,6 +10,7 @@ import (
 	"github.com/waybillhq/waybill/admin"
 	"github.com/waybillhq/waybill/cmd/waybill/internal/jobs"
 	"github.com/waybillhq/waybill/inbox"
+	"github.com/waybillhq/waybill/internal/logkey"
 	"github.com/waybillhq/waybill/internal/outage"
 	"github.com/waybillhq/waybill/observe"
 	"github.com/waybillhq/waybill/reconcile"
@@ -80,7 +81,7 @@ func (r *Relay) every(name string, interval time.Duration, do func(ctx context.C
 	return Component{Name: name, Run: func(ctx context.Context) error {
 		tick := time.NewTicker(interval)
 		defer tick.Stop()
-		trouble := outage.New(r.Log, name)
+		trouble := outage.New(r.own, name)
 		for {
 			trouble.Note(ctx, name, r.Store.Clean(do(ctx)))
 			select {
@@ -227,8 +228,8 @@ func (t *retry) group(ctx context.Context, group string) error {
 		}
 		ev, err := inbox.StoredEvent(rec)
 		if err != nil {
-			t.relay.Log.Error("stored event cannot be decoded for a retry", slog.String("group", group), slog.String("id", rec.Event.String()),
-				slog.String("error", err.Error()))
+			t.relay.own.Error("stored event cannot be decoded for a retry", slog.String(logkey.Group, group), slog.String(logkey.EventID, rec.Event.String()),
+				slog.String(logkey.Error, err.Error()))
 			continue
 		}
 		results := t.relay.Sink.Deliver(ctx, []waybill.Delivery{{Event: ev, Attempt: rec.Attempts + 1, Replay: firstReplay + rec.Attempts}})

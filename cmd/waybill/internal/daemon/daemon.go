@@ -18,6 +18,7 @@ import (
 	"github.com/waybillhq/waybill/cmd/waybill/internal/connect"
 	"github.com/waybillhq/waybill/cmd/waybill/internal/hint"
 	"github.com/waybillhq/waybill/cmd/waybill/internal/settings"
+	"github.com/waybillhq/waybill/internal/logkey"
 	"github.com/waybillhq/waybill/observe"
 	"github.com/waybillhq/waybill/relay"
 	"github.com/waybillhq/waybill/store"
@@ -52,6 +53,7 @@ type Daemon struct {
 	Log     *slog.Logger
 	Started time.Time
 
+	own   *slog.Logger // for the daemon's own lines
 	extra []Component
 }
 
@@ -69,7 +71,18 @@ type Relay struct {
 	Observe  observe.Hooks
 	// Jobs are the enabled jobs of this relay in the file.
 	Jobs []settings.Job
-	Log  *slog.Logger
+	// Log is the logger of the components. If there are several relays, it has
+	// the relay's name.
+	Log *slog.Logger
+
+	relayLog *slog.Logger // for the relay, which adds its name itself
+	own      *slog.Logger // for the daemon's own lines
+}
+
+// own returns the logger of the daemon's own lines. The components add their
+// names themselves.
+func own(log *slog.Logger) *slog.Logger {
+	return log.With(slog.String(logkey.Component, "daemon"))
 }
 
 // Name returns the relay's name in logs.
@@ -78,10 +91,10 @@ func (r *Relay) Name() string { return r.Settings.Relay.Name }
 // Open opens every store and sink. If it fails, it closes those that it has
 // opened.
 func Open(ctx context.Context, loaded *settings.Loaded, cfg Config) (*Daemon, error) {
-	d := &Daemon{Loaded: loaded, Log: cfg.Logger, Started: time.Now()}
+	d := &Daemon{Loaded: loaded, Log: cfg.Logger, own: own(cfg.Logger), Started: time.Now()}
 	for _, s := range loaded.Relays {
 		if !s.Enabled {
-			cfg.Logger.Info("relay is disabled", slog.String("relay", s.Relay.Name))
+			d.own.Info("relay is disabled", slog.String(logkey.Relay, s.Relay.Name))
 			continue
 		}
 		r, err := openRelay(ctx, s, cfg)
@@ -113,10 +126,11 @@ func named(s *settings.Settings, err error) error {
 }
 
 func openRelay(ctx context.Context, s *settings.Settings, cfg Config) (*Relay, error) {
-	r := &Relay{Settings: s, Progress: &Progress{}, Log: cfg.Logger}
+	r := &Relay{Settings: s, Progress: &Progress{}, Log: cfg.Logger, relayLog: cfg.Logger}
 	if s.Name != "" { // there are several
-		r.Log = cfg.Logger.With(slog.String("for", s.Name))
+		r.Log = cfg.Logger.With(slog.String(logkey.Relay, s.Name))
 	}
+	r.own = own(r.Log)
 	var err error
 	if r.delivers() { // before tables are created for a relay that cannot run
 		if err := connect.CheckSink(s.Sink); err != nil {
@@ -129,7 +143,7 @@ func openRelay(ctx context.Context, s *settings.Settings, cfg Config) (*Relay, e
 	if err := r.fill(ctx, cfg); err != nil {
 		return nil, errors.Join(err, r.Close())
 	}
-	r.Log.Info("store opened", slog.Any("store", s.Store.URL))
+	r.own.Info("store opened", slog.Any(logkey.Store, s.Store.URL))
 	return r, nil
 }
 
@@ -171,7 +185,7 @@ func (r *Relay) fill(ctx context.Context, cfg Config) error {
 	if r.Sink, err = connect.OpenSink(ctx, connect.SinkConfig{Sink: s.Sink, Out: cfg.Out, Logger: r.Log}); err != nil {
 		return err
 	}
-	r.Log.Info("sink opened", slog.Any("sink", s.Sink.URL))
+	r.own.Info("sink opened", slog.Any(logkey.Sink, s.Sink.URL))
 	return nil
 }
 
@@ -228,7 +242,7 @@ func (r *Relay) tables(ctx context.Context) error {
 		return hint.New("create the tables with waybill migrate as a user with that right, and set store.migrate to false", "%w", r.Store.Clean(err))
 	}
 	for _, m := range applied {
-		r.Log.Info("migration applied", slog.Int("version", m.Version), slog.String("name", m.Name))
+		r.own.Info("migration applied", slog.Int(logkey.Version, m.Version), slog.String(logkey.Name, m.Name))
 	}
 	return nil
 }
@@ -288,10 +302,10 @@ func (d *Daemon) Run(ctx context.Context) error {
 			}
 		})
 	}
-	d.Log.Info("serving", slog.Int("relays", len(d.Relays)), slog.Int("components", len(all)))
+	d.own.Info("serving", slog.Int(logkey.Relays, len(d.Relays)), slog.Int(logkey.Components, len(all)))
 	group.Wait()
 	err := errors.Join(first, d.Close())
-	d.Log.Info("stopped")
+	d.own.Info("stopped")
 	return err
 }
 
@@ -304,7 +318,7 @@ func (r *Relay) relayConfig() relay.Config {
 		BackoffBase: s.BackoffBase, BackoffMax: s.BackoffMax, BackoffSeries: s.BackoffSeries, UnknownGrace: s.UnknownGrace,
 		DeliverTimeout: s.DeliverTimeout, Lease: s.Lease, Heartbeat: s.Heartbeat, PollInterval: s.PollInterval, Linger: s.Linger, SweepInterval: s.SweepInterval,
 		DrainTimeout: s.DrainTimeout, HistoryRetention: s.HistoryRetention, DeadRetention: s.DeadRetention, PurgeInterval: r.Settings.Purge.Interval,
-		PurgeBatchSize: r.Settings.Purge.BatchSize, NewerTables: r.Settings.Store.NewerTables, Logger: r.Log, Observe: r.Progress.watch(r.Observe),
+		PurgeBatchSize: r.Settings.Purge.BatchSize, NewerTables: r.Settings.Store.NewerTables, Logger: r.relayLog, Observe: r.Progress.watch(r.Observe),
 	}
 	if s.OnDead == "block" {
 		cfg.OnDead = relay.Block

@@ -45,7 +45,7 @@ func TestAStoredEventIsSentOncePerAttempt(t *testing.T) {
 	sent := 0
 	sink := relay.SinkFunc(func(context.Context, waybill.Delivery) error { sent++; return nil })
 	again := &retry{
-		relay: &Relay{Store: &connect.Store{Roles: driver.Roles[any]{InboxRecords: db.Driver().InboxRecords}}, Sink: &connect.Sink{Sink: sink}, Log: slog.New(slog.DiscardHandler)},
+		relay: &Relay{Store: &connect.Store{Roles: driver.Roles[any]{InboxRecords: db.Driver().InboxRecords}}, Sink: &connect.Sink{Sink: sink}, own: slog.New(slog.DiscardHandler)},
 		sent:  make(map[retryKey]retrySent),
 	}
 	for attempt := 1; attempt <= 3; attempt++ {

@@ -21,6 +21,7 @@ import (
 	"github.com/waybillhq/waybill/admin"
 	"github.com/waybillhq/waybill/cmd/waybill/internal/daemon"
 	"github.com/waybillhq/waybill/cmd/waybill/internal/settings"
+	"github.com/waybillhq/waybill/internal/logkey"
 )
 
 // Component returns the component of a daemon that serves HTTP; its port is
@@ -30,16 +31,21 @@ func Component(d *daemon.Daemon, metrics http.Handler) (daemon.Component, error)
 	if err := Check(s); err != nil {
 		return daemon.Component{}, err
 	}
+	log := logger(d)
 	h, err := newHandler(d, metrics)
 	if err != nil {
 		return daemon.Component{}, err
 	}
-	l, err := listen(s, d.Log)
+	l, err := listen(s, log)
 	if err != nil {
 		return daemon.Component{}, err
 	}
-	d.Log.Info("HTTP API started", slog.String("address", l.Addr().String()), slog.Bool("changes", !s.Token.IsZero()))
-	return daemon.Component{Name: "http", Run: func(ctx context.Context) error { return run(ctx, l, h, d.Log) }}, nil
+	log.Info("HTTP API started", slog.String(logkey.Address, l.Addr().String()), slog.Bool(logkey.Changes, !s.Token.IsZero()))
+	return daemon.Component{Name: "http", Run: func(ctx context.Context) error { return run(ctx, l, h, log) }}, nil
+}
+
+func logger(d *daemon.Daemon) *slog.Logger {
+	return d.Log.With(slog.String(logkey.Component, "http"))
 }
 
 // api answers requests.
@@ -50,6 +56,7 @@ type api struct {
 	metrics http.Handler
 	local   bool
 	door    door
+	log     *slog.Logger
 	// busy and probing limit concurrent requests. Probes have a separate limit,
 	// because a busy daemon is alive.
 	busy, probing chan struct{}
@@ -101,7 +108,7 @@ func newHandler(d *daemon.Daemon, metrics http.Handler) (http.Handler, error) {
 		return nil, err
 	}
 	a := &api{
-		daemon: d, http: s, scrub: settings.NewScrubber(d.Loaded.Secrets()...), metrics: metrics, local: local,
+		daemon: d, http: s, scrub: settings.NewScrubber(d.Loaded.Secrets()...), metrics: metrics, local: local, log: logger(d),
 		busy: make(chan struct{}, atOnce), probing: make(chan struct{}, probesAtOnce),
 	}
 	mux := http.NewServeMux()
@@ -189,7 +196,7 @@ func (a *api) authorized(r *http.Request) error {
 	want, got := sha256.Sum256([]byte(a.http.Token.Reveal())), sha256.Sum256([]byte(given))
 	if same := subtle.ConstantTimeCompare(want[:], got[:]) == 1; !ok || !same {
 		a.door.failed(from)
-		a.daemon.Log.Warn("HTTP request without a valid token", slog.String("route", r.URL.Path), slog.String("from", r.RemoteAddr), slog.Bool("given", given != ""))
+		a.log.Warn("HTTP request without a valid token", slog.String(logkey.Route, r.URL.Path), slog.String(logkey.RemoteAddr, r.RemoteAddr), slog.Bool(logkey.Given, given != ""))
 		return refuse(http.StatusUnauthorized, "a valid token is required: Authorization: Bearer …")
 	}
 	return nil
@@ -200,7 +207,7 @@ func (a *api) serve(route Route) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		v, err := route.answer(a, r)
 		if route.access == change {
-			a.daemon.Log.Info("change over HTTP", slog.String("route", route.Path), slog.String("from", r.RemoteAddr), slog.Bool("done", err == nil))
+			a.log.Info("change over HTTP", slog.String(logkey.Route, route.Path), slog.String(logkey.RemoteAddr, r.RemoteAddr), slog.Bool(logkey.Done, err == nil))
 		}
 		if err != nil {
 			a.fail(w, err)

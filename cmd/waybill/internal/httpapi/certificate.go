@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/waybillhq/waybill/cmd/waybill/internal/hint"
+	"github.com/waybillhq/waybill/internal/logkey"
+	"github.com/waybillhq/waybill/internal/outage"
 )
 
 // certificatePause is the interval between attempts to read an invalid
@@ -21,6 +23,7 @@ const certificatePause = 10 * time.Second
 type certificate struct {
 	certFile, keyFile string
 	log               *slog.Logger
+	reload            *outage.Log
 
 	mu      sync.Mutex
 	current *tls.Certificate
@@ -30,7 +33,10 @@ type certificate struct {
 
 // readCertificate reads a certificate for the first time.
 func readCertificate(certFile, keyFile string, log *slog.Logger) (*certificate, error) {
-	c := &certificate{certFile: certFile, keyFile: keyFile, log: log}
+	c := &certificate{
+		certFile: certFile, keyFile: keyFile, log: log,
+		reload: outage.New(log, "reloading the certificate", logkey.File, certFile),
+	}
 	if err := c.read(); err != nil {
 		return nil, hint.New("both must be PEM files, and the key must match the certificate", "http.cert, http.key: %w", err)
 	}
@@ -46,9 +52,10 @@ func (c *certificate) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	}
 	if err := c.read(); err != nil {
 		c.resting = time.Now().Add(certificatePause)
-		c.log.Warn("new certificate is invalid; the previous one stays in use", slog.Any("error", err))
+		c.reload.Failed("read", err) // the previous one stays in use
 	} else {
-		c.log.Info("certificate reloaded", slog.String("file", c.certFile))
+		c.reload.Succeeded("read")
+		c.log.Info("certificate reloaded", slog.String(logkey.File, c.certFile))
 	}
 	return c.current, nil
 }
