@@ -10,6 +10,9 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/waybillhq/waybill/internal/logkey"
+	"github.com/waybillhq/waybill/observe"
+
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/internal/txrun"
 	"github.com/waybillhq/waybill/store/driver"
@@ -53,14 +56,14 @@ func (k *core[T]) prove(ctx context.Context, tx T) error {
 
 // warn logs an error about a key.
 func (k *core[T]) warn(ctx context.Context, req *Request, what string, err error) {
-	k.cfg.Logger.LogAttrs(ctx, slog.LevelWarn, what, slog.String("tenant", req.TenantID), slog.String("operation", req.Operation),
-		slog.String("key", hidden(req.Key)), slog.String("error", err.Error()))
+	k.cfg.Logger.LogAttrs(ctx, slog.LevelWarn, what, slog.String(logkey.TenantID, req.TenantID), slog.String(logkey.Operation, req.Operation),
+		slog.String(logkey.Key, hidden(req.Key)), slog.String(logkey.Error, err.Error()))
 }
 
 // unkept reports an answer that was not stored.
 func (k *core[T]) unkept(ctx context.Context, req *Request, err error) {
-	k.warn(ctx, req, "waybill: an answer was not stored", err)
+	k.warn(ctx, req, "an answer was not stored", err)
 	if fn := k.cfg.Observe.KeyUnkept; fn != nil {
-		fn(req.Operation, err)
+		fn(observe.KeyUnkeptInfo{Operation: req.Operation, Err: err})
 	}
 }

@@ -9,6 +9,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/waybillhq/waybill/observe"
+
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/store"
 	"github.com/waybillhq/waybill/store/driver"
@@ -103,7 +105,7 @@ func (e *entry[T]) final(ctx context.Context, answer *Answer, said string) drive
 		answer.Ref = said
 	}
 	if len(answer.Ref) > maxRef {
-		e.warn(ctx, "waybill: a reference was not stored", fmt.Errorf("reference has %d bytes, more than the maximum of %d", len(answer.Ref), maxRef))
+		e.warn(ctx, "a reference was not stored", fmt.Errorf("reference has %d bytes, more than the maximum of %d", len(answer.Ref), maxRef))
 		answer.Ref = ""
 	}
 	out := driver.KeyAnswer{Ref: answer.Ref, TTL: e.ttl(), Lost: answer.Lost}
@@ -130,7 +132,7 @@ func kept(stored *driver.KeyAnswer) *Answer {
 // reportRun notifies the observer of a run.
 func (e *entry[T]) reportRun(began time.Time, err error) {
 	if fn := e.k.cfg.Observe.KeyRan; fn != nil {
-		fn(e.req.Operation, time.Since(began), err)
+		fn(observe.KeyRanInfo{Operation: e.req.Operation, Took: time.Since(began), Err: err})
 	}
 }
 
