@@ -10,11 +10,10 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/waybillhq/waybill/internal/logkey"
-	"github.com/waybillhq/waybill/observe"
-
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/internal/logkey"
 	"github.com/waybillhq/waybill/internal/txrun"
+	"github.com/waybillhq/waybill/observe"
 	"github.com/waybillhq/waybill/store/driver"
 )
 

@@ -9,9 +9,8 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/waybillhq/waybill/observe"
-
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/observe"
 	"github.com/waybillhq/waybill/store"
 	"github.com/waybillhq/waybill/store/driver"
 )

@@ -23,9 +23,9 @@ type Config struct {
 	// Dir is the directory of the streams. Required; it is created if it does
 	// not exist.
 	Dir string
-	// Host and Port are the listen address. Default to 127.0.0.1 and any free
-	// port.
+	// Host is the listen address. Defaults to 127.0.0.1.
 	Host string
+	// Port is the listen port. Defaults to any free port.
 	Port int
 	// User and Password are the credentials of clients. A Host other than a
 	// loopback address requires them. Default to the user "waybill" and a

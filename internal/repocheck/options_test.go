@@ -55,7 +55,6 @@ func replacement(name string) string {
 // pendingOptions are fields, by package, struct and name, that do not follow
 // the rules yet.
 var pendingOptions = map[string]bool{
-	"broker.CodecConfig.Source":                        true,
 	"broker.ReceiverConfig.Observe":                    true,
 	"broker/kafkabroker.Config.Create":                 true,
 	"broker/kafkabroker.Config.Options":                true,
@@ -65,7 +64,6 @@ var pendingOptions = map[string]bool{
 	"broker/natsbroker.Config.Create":                  true,
 	"broker/natsbroker.Config.Options":                 true,
 	"broker/natsbroker.SourceConfig.Receive":           true,
-	"broker/natsbroker/natsembed.Config.Port":          true,
 	"broker/pulsarbroker.Config.Options":               true,
 	"broker/pulsarbroker.SinkConfig.Batch":             true,
 	"broker/pulsarbroker.SinkConfig.Subscriptions":     true,
@@ -76,11 +74,9 @@ var pendingOptions = map[string]bool{
 	"broker/rabbitbroker.SourceConfig.Bind":            true,
 	"broker/rabbitbroker.SourceConfig.Classic":         true,
 	"broker/rabbitbroker.SourceConfig.Shared":          true,
-	"broker/redisbroker.SinkConfig.ExistingOnly":       true,
 	"broker/redisbroker.SourceConfig.DeleteAcked":      true,
 	"broker/redisbroker.SourceConfig.Receive":          true,
 	"broker/redisbroker.SourceConfig.Streams":          true,
-	"broker/watermillbridge.SinkConfig.Source":         true,
 	"broker/watermillbridge.SourceConfig.DeadLetters":  true,
 	"broker/watermillbridge.SourceConfig.DeadTopic":    true,
 	"broker/watermillbridge.SourceConfig.Receive":      true,

@@ -101,7 +101,8 @@ func TestFailures(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := waybill.Delivery{Event: waybill.NewEvent("OrderPlaced", 1).Complete(), Attempt: 1}
+	d := waybill.Delivery{Event: waybill.NewEvent("OrderPlaced", 1), Attempt: 1}
+	d.ID = waybill.NewID()
 	drivertest.Failures(t, filebroker.Failures(), map[string]error{
 		"message too large":                  sink.Deliver(t.Context(), []waybill.Delivery{d})[0],
 		"no space left":                      &fs.PathError{Op: "write", Path: "x", Err: syscall.ENOSPC},
