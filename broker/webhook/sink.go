@@ -108,6 +108,38 @@ type Sink struct {
 	table  driver.Failures
 }
 
+// check returns the errors of the fields after Secrets, in their order.
+func (c *Config) check(url string) []error {
+	var errs []error
+	if c.Unsigned && c.UnsignedAttributes {
+		errs = append(errs, errors.New("Config.UnsignedAttributes: true, but Unsigned is true as well"))
+	}
+	if c.Target != nil {
+		if url != "" || c.Endpoint != nil || len(c.Secrets) > 0 || c.Unsigned || len(c.Header) > 0 {
+			errs = append(errs, errors.New("Config.Target: set together with url, Endpoint, Secrets, Unsigned or Header"))
+		}
+	}
+	if c.PublicOnly && c.Client != nil {
+		errs = append(errs, errors.New("Config.PublicOnly: set together with Client (use PublicDialer in the Client)"))
+	}
+	if err := driver.CheckEventSource(c.EventSource); err != nil {
+		errs = append(errs, fmt.Errorf("Config.EventSource: %w", err))
+	}
+	if c.Requests < 0 {
+		errs = append(errs, fmt.Errorf("Config.Requests: %d is negative", c.Requests))
+	}
+	if c.PublishTimeout < 0 {
+		errs = append(errs, fmt.Errorf("Config.PublishTimeout: %v is negative", c.PublishTimeout))
+	}
+	if c.MaxRetryAfter < 0 {
+		errs = append(errs, fmt.Errorf("Config.MaxRetryAfter: %v is negative", c.MaxRetryAfter))
+	}
+	if c.TLS != nil && c.Client != nil {
+		errs = append(errs, errors.New("Config.TLS: set together with Client"))
+	}
+	return errs
+}
+
 // NewSink returns a sink that posts to url. With [Config.Endpoint] or
 // [Config.Target] the sink posts to the URL that they return for each event,
 // and url may be empty.
@@ -124,32 +156,7 @@ func NewSink(url string, cfg Config) (*Sink, error) {
 		keys, err = (&Target{Secrets: cfg.Secrets, Unsigned: cfg.Unsigned}).keys("Config")
 		errs = append(errs, err)
 	}
-	if cfg.Unsigned && cfg.UnsignedAttributes {
-		errs = append(errs, errors.New("Config.UnsignedAttributes: true, but Unsigned is true as well"))
-	}
-	if cfg.Target != nil {
-		if url != "" || cfg.Endpoint != nil || len(cfg.Secrets) > 0 || cfg.Unsigned || len(cfg.Header) > 0 {
-			errs = append(errs, errors.New("Config.Target: set together with url, Endpoint, Secrets, Unsigned or Header"))
-		}
-	}
-	if cfg.PublicOnly && cfg.Client != nil {
-		errs = append(errs, errors.New("Config.PublicOnly: set together with Client (use PublicDialer in the Client)"))
-	}
-	if err := driver.CheckEventSource(cfg.EventSource); err != nil {
-		errs = append(errs, fmt.Errorf("Config.EventSource: %w", err))
-	}
-	if cfg.Requests < 0 {
-		errs = append(errs, fmt.Errorf("Config.Requests: %d is negative", cfg.Requests))
-	}
-	if cfg.PublishTimeout < 0 {
-		errs = append(errs, fmt.Errorf("Config.PublishTimeout: %v is negative", cfg.PublishTimeout))
-	}
-	if cfg.MaxRetryAfter < 0 {
-		errs = append(errs, fmt.Errorf("Config.MaxRetryAfter: %v is negative", cfg.MaxRetryAfter))
-	}
-	if cfg.TLS != nil && cfg.Client != nil {
-		errs = append(errs, errors.New("Config.TLS: set together with Client"))
-	}
+	errs = append(errs, cfg.check(url)...)
 	if err := fieldError(errs...); err != nil {
 		return nil, err
 	}

@@ -169,14 +169,7 @@ func (c *Config) settle() error {
 	if c.Methods == nil {
 		c.Methods = []string{http.MethodPost, http.MethodPatch}
 	}
-	for _, m := range c.Methods {
-		switch m {
-		case http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace:
-			bad("Methods: %s is a safe method and needs no key", m)
-		case http.MethodConnect, "":
-			bad("Methods: %q cannot be repeated", m)
-		}
-	}
+	checkMethods(c.Methods, bad)
 	name := func(field string, value *string) {
 		if *value != "" && !isToken(*value) {
 			bad("%s: %q is not a header name", field, *value)
@@ -199,13 +192,7 @@ func (c *Config) settle() error {
 	if c.MaxResult < 0 {
 		bad("MaxResult: %d is negative", c.MaxResult)
 	}
-	c.Headers = slices.Clone(c.Headers)
-	for i := range c.Headers {
-		name("Headers", &c.Headers[i])
-		if h := c.Headers[i]; h == "" || slices.Contains(neverKept, h) || h == textproto.CanonicalMIMEHeaderKey(c.ReplayedHeader) {
-			bad("Headers: %q must not be stored", h)
-		}
-	}
+	c.settleHeaders(name, bad)
 	name("ReplayedHeader", &c.ReplayedHeader)
 	if c.Retention < 0 {
 		bad("Retention: %v is negative", c.Retention)
@@ -221,6 +208,29 @@ func (c *Config) settle() error {
 	}
 	c.fill()
 	return errors.Join(errs...)
+}
+
+// checkMethods reports methods that need no key or cannot have one.
+func checkMethods(methods []string, bad func(format string, args ...any)) {
+	for _, m := range methods {
+		switch m {
+		case http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace:
+			bad("Methods: %s is a safe method and needs no key", m)
+		case http.MethodConnect, "":
+			bad("Methods: %q cannot be repeated", m)
+		}
+	}
+}
+
+// settleHeaders checks the names of the stored headers; name checks one.
+func (c *Config) settleHeaders(name func(field string, value *string), bad func(format string, args ...any)) {
+	c.Headers = slices.Clone(c.Headers)
+	for i := range c.Headers {
+		name("Headers", &c.Headers[i])
+		if h := c.Headers[i]; h == "" || slices.Contains(neverKept, h) || h == textproto.CanonicalMIMEHeaderKey(c.ReplayedHeader) {
+			bad("Headers: %q must not be stored", h)
+		}
+	}
 }
 
 // fill sets the defaults that need no check.

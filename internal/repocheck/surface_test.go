@@ -160,7 +160,7 @@ func undocumented(p *doc.Package) []string {
 		for _, f := range list {
 			// Methods of well-known interfaces need no words.
 			wellKnown := slices.Contains([]string{"Error", "Unwrap", "Is", "As", "String", "MarshalText", "UnmarshalText", "MarshalJSON", "UnmarshalJSON", "LogValue"}, f.Name)
-			if f.Doc == "" && !(owner != "" && wellKnown) {
+			if f.Doc == "" && (owner == "" || !wellKnown) {
 				bare = append(bare, owner+f.Name)
 			}
 		}
