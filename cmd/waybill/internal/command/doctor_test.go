@@ -78,7 +78,7 @@ func TestServeAnswersHTTP(t *testing.T) {
 	d := serve(t, s.environ, "--sink", "log:", "--metrics-prefix", "orders", "--http-token", canary, "--relay-poll-interval", "50ms")
 	at := ""
 	waitFor(t, "the address", func() bool {
-		_, rest, ok := strings.Cut(d.err.String(), "HTTP API started\" address=")
+		_, rest, ok := strings.Cut(d.err.String(), "HTTP API started\" component=http address=")
 		at, _, _ = strings.Cut(rest, " ")
 		return ok && at != ""
 	})
