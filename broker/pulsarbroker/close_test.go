@@ -38,7 +38,7 @@ func TestCloseWaitsForCalls(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				client := &clientDouble{}
-				b := &Broker{cfg: Config{PublishTimeout: 10 * time.Second}, client: client}
+				b := &Broker{cfg: Config{PublishTimeout: 10 * time.Second}, client: client, owned: true}
 				if c.takes > 0 && !b.start(func() { <-time.After(c.takes) }) {
 					t.Fatal("it was not started")
 				}

@@ -21,11 +21,11 @@ func TestCheckTables(t *testing.T) {
 	}{
 		{"waybill_", "", 0, nil},
 		{"waybill_", "app", 1024, nil},
-		{"1", "a b", 1025, []string{"Config.Prefix", "Config.Schema", "Config.Lanes"}},
+		{"1", "a b", 1025, []string{"Config.Schema", "Config.Prefix", "Config.Lanes"}},
 		{"waybill_", "", -1, []string{"Config.Lanes"}},
 	} {
 		var got []string
-		for _, err := range sqlstore.CheckTables(c.prefix, c.schema, c.lanes) {
+		for _, err := range sqlstore.CheckTables(c.schema, c.prefix, c.lanes) {
 			field, _, _ := strings.Cut(err.Error(), ":")
 			got = append(got, field)
 		}

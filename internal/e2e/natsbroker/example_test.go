@@ -44,7 +44,7 @@ func Example() {
 	ev.ID = waybill.NewID()
 	fmt.Println(sink.Deliver(ctx, []waybill.Delivery{{Event: ev, Attempt: 1}}))
 
-	src, err := b.Source(natsbroker.SourceConfig{Name: "billing"})
+	src, err := b.Source(natsbroker.SourceConfig{Durable: "billing"})
 	if err != nil {
 		fmt.Println(err)
 		return
