@@ -68,7 +68,7 @@ test-postgres-versions: testserver ## run the store's suite on every major versi
 
 .PHONY: test-stores-full
 test-stores-full: testserver ## run every store's suite in full over every way to connect: poolers, protocols, clocks; longer runs of chaos and crashes
-	$(WITH_SERVERS) env WAYBILL_TEST_FULL=1 $(RACE) ./store/pgstore ./store/mysqlstore ./store/sqlitestore ./test/chaos ./test/process
+	$(WITH_SERVERS) env WAYBILL_TEST_FULL=1 $(RACE) ./store/pgstore ./store/mysqlstore ./store/sqlitestore ./internal/e2e/chaos ./internal/e2e/process
 
 .PHONY: test-all
 test-all: test test-brokers ## make test and make test-brokers
