@@ -94,8 +94,8 @@ benchmarks: ## measure the numbers of docs/benchmarks.md again; ONLY=^drain limi
 	go run ./internal/e2e/bench page -only '$(ONLY)' docs/benchmarks.md
 
 .PHONY: mutants
-mutants: testserver ## break the code on purpose, and see that tests notice
-	$(WITH_ALL) go run ./internal/mutants/cmd/mutants
+mutants: testserver ## break the code on purpose, and see that tests notice; MUTANTS='-only ^relay' limits it
+	$(WITH_ALL) go run ./internal/mutants/cmd/mutants $(MUTANTS)
 
 .PHONY: fuzz
 fuzz: ## run every fuzz target for FUZZTIME (30s)

@@ -125,6 +125,63 @@ func hasTest(t *testing.T, dir, name string) bool {
 	return false
 }
 
+// TestMutantsSurviveRenames renames each identifier of each mutant's lines, and
+// the declaration around them. The mutant then applies to the renamed code.
+func TestMutantsSurviveRenames(t *testing.T) {
+	root := docblock.Root(t)
+	all, err := mutants.Read(os.DirFS("."), "testdata")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tried := 0
+	for _, m := range all {
+		if filepath.Ext(m.File) != ".go" {
+			continue
+		}
+		raw, err := os.ReadFile(filepath.Join(root, m.File))
+		if err != nil {
+			t.Fatal(err)
+		}
+		whole := string(raw)
+		for _, name := range m.Identifiers() {
+			text := whole
+			if name != m.In {
+				text = m.Part(whole) // shorter, so faster
+			}
+			changed, err := m.Apply(text)
+			if err != nil {
+				t.Fatal(err)
+			}
+			tried++
+			names := map[string]string{name: name + "Renamed"}
+			got, err := m.Apply(mutants.Rename(text, names))
+			if err != nil {
+				t.Errorf("%s is renamed: %v", name, err)
+			} else if mutants.Shape(got) != mutants.Shape(mutants.Rename(changed, names)) {
+				t.Errorf("%s: with %s renamed, the mutant changes another place", m.Where, name)
+			}
+		}
+	}
+	if tried < 1000 {
+		t.Errorf("only %d renames were tried", tried)
+	}
+}
+
+// TestNoMutantWithoutItsCode: where the code is gone, the mutant does not apply
+// elsewhere.
+func TestNoMutantWithoutItsCode(t *testing.T) {
+	m := mutants.Mutant{File: "x.go", In: "f", Hunks: []mutants.Hunk{{Old: "\tstop(a, b)\n", New: "\tstop(b, a)\n"}}}
+	for _, text := range []string{
+		"package x\n\nfunc f() {\n\tstop(a)\n}\n",
+		"package x\n\nfunc f() {\n\tstop(a, a)\n}\n",
+		"package x\n\nfunc f() {\n\thalt(a, c)\n\tend(a, c)\n}\n",
+	} {
+		if got, err := m.Apply(text); err == nil {
+			t.Errorf("the mutant applies to\n%s\nand gives\n%s", text, got)
+		}
+	}
+}
+
 func TestReadRefuses(t *testing.T) {
 	for _, text := range []string{
 		"file: a.go\n",

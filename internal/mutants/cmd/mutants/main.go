@@ -34,6 +34,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	flags.SetOutput(stderr)
 	only := flags.String("only", "", "pattern of the names or files of the mutants to run")
 	verbose := flags.Bool("v", false, "show the output of the tests")
+	resume := flags.String("resume", "", "file with the output of an earlier run, whose killed mutants are not run again")
 	if err := flags.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
 			return 0
@@ -45,7 +46,15 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintln(stderr, "mutants: -only:", err)
 		return 2
 	}
-	survived, err := hunt(ctx, pattern, *verbose, stdout)
+	done, err := killedIn(*resume)
+	if err != nil {
+		fmt.Fprintln(stderr, "mutants: -resume:", err)
+		return 2
+	}
+	wanted := func(m mutants.Mutant) bool {
+		return !done[m.Name] && (pattern.MatchString(m.Name) || pattern.MatchString(m.File))
+	}
+	survived, err := hunt(ctx, wanted, *verbose, stdout)
 	if err != nil {
 		fmt.Fprintln(stderr, "mutants:", err)
 		return 1
@@ -59,8 +68,27 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 // killed is the only passing verdict.
 const killed = "killed"
 
-// hunt tests all mutants and returns the number that were not killed.
-func hunt(ctx context.Context, only *regexp.Regexp, verbose bool, out io.Writer) (survived int, err error) {
+// verdictLine matches the line that hunt prints for a mutant.
+var verdictLine = regexp.MustCompile(`(?m)^(\S+) +[0-9.]+s  (.*) \(\S+:\d+\)$`)
+
+// killedIn returns the names of the mutants that an earlier run killed.
+func killedIn(file string) (map[string]bool, error) {
+	if file == "" {
+		return nil, nil
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	names := make(map[string]bool)
+	for _, m := range verdictLine.FindAllStringSubmatch(string(text), -1) {
+		names[m[2]] = m[1] == killed
+	}
+	return names, nil
+}
+
+// hunt tests the wanted mutants and returns the number that were not killed.
+func hunt(ctx context.Context, wanted func(mutants.Mutant) bool, verbose bool, out io.Writer) (survived int, err error) {
 	root, err := output(ctx, ".", "git", "rev-parse", "--show-toplevel")
 	if err != nil {
 		return 0, fmt.Errorf("not in the repository: %w", err)
@@ -76,7 +104,7 @@ func hunt(ctx context.Context, only *regexp.Regexp, verbose bool, out io.Writer)
 	defer os.RemoveAll(dir) //nolint:errcheck // a copy in the temporary folder
 	verdicts := make(map[string]int)
 	for _, m := range all {
-		if !only.MatchString(m.Name) && !only.MatchString(m.File) {
+		if !wanted(m) {
 			continue
 		}
 		start := time.Now()

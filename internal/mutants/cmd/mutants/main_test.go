@@ -2,6 +2,8 @@ package main
 
 import (
 	"errors"
+	"os"
+	"path/filepath"
 	"testing"
 )
 
@@ -23,5 +25,18 @@ func TestJudge(t *testing.T) {
 		if got := judge(c.text, c.err); got != c.want {
 			t.Errorf("%q: got %s, want %s", c.text, got, c.want)
 		}
+	}
+}
+
+// TestKilledIn: only mutants that an earlier run killed are left out.
+func TestKilledIn(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "out")
+	text := "killed      1.2s  relay: a (x) b (relay.mutants:3)\nSURVIVED    0.1s  relay: c (relay.mutants:9)\n--- PASS\n2 mutants: 1 SURVIVED 1 killed\n"
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	got, err := killedIn(file)
+	if err != nil || len(got) != 2 || !got["relay: a (x) b"] || got["relay: c"] {
+		t.Errorf("got %v, %v", got, err)
 	}
 }
