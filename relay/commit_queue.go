@@ -6,7 +6,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/internal/logkey"
 	"github.com/waybillhq/waybill/observe"
 	"github.com/waybillhq/waybill/store/driver"
@@ -94,15 +93,13 @@ func (q *hotQueue) dropped(n int, why observe.Drop) {
 	}
 }
 
-// take calls fn with each commit that has been offered.
-func (q *hotQueue) take(fn func(*driver.Commit)) {
+// take calls fn with the commits that have been offered.
+func (q *hotQueue) take(fn func([]driver.Commit)) {
 	q.mu.Lock()
 	commits := q.commits
 	q.commits, q.spare = q.spare, nil
 	q.mu.Unlock()
-	for i := range commits {
-		fn(&commits[i])
-	}
+	fn(commits)
 	clear(commits)
 	q.mu.Lock()
 	q.spare = commits[:0]
@@ -129,80 +126,4 @@ func (q *hotQueue) close() {
 	for _, c := range commits {
 		q.cold(len(c.Entries), observe.DropStopped)
 	}
-}
-
-// updateSelfPolling decides whether writers of this process announce their
-// commits. At high rates the relay reads all of its lanes continuously anyway,
-// and an announcement per commit would cost its writer and the engine more than
-// it saves. When announcements are turned on again, the relay reads every lane
-// once more to find what was committed meanwhile.
-func (e *engine) updateSelfPolling() {
-	spares := e.plan.rate > calmRate
-	if spares == e.selfPolling {
-		return
-	}
-	e.selfPolling = spares
-	e.db.Local().SetSelfPolling(spares)
-	if spares {
-		return
-	}
-	for _, l := range e.lanes.list {
-		l.wake = true
-	}
-	e.past.miss(time.Now())
-}
-
-// recentlyDelivered remembers which unordered events were read, delivered and
-// settled before this process's own writer announced the commit: a row can be
-// seen before the writer's goroutine runs again, and the late announcement
-// would deliver the event a second time, straight from memory. Two generations
-// of half a minute are much longer than that takes; a pause of the whole
-// process stops the relay as well. When more events pass than can be
-// remembered, the relay delivers nothing straight from memory for a while.
-type recentlyDelivered struct {
-	recent, older map[waybill.ID]struct{}
-	turn          time.Time
-	full          int // generations that could not remember every event
-}
-
-const (
-	pastLength = 30 * time.Second
-	pastMost   = 50_000
-)
-
-func (p *recentlyDelivered) add(id waybill.ID) {
-	if now := time.Now(); p.recent == nil || now.After(p.turn) {
-		p.older, p.recent = p.recent, make(map[waybill.ID]struct{})
-		p.turn = now.Add(pastLength)
-		p.full = max(p.full-1, 0)
-	}
-	if len(p.recent) >= pastMost {
-		p.full = 2
-		return
-	}
-	p.recent[id] = struct{}{}
-}
-
-// miss notes that events have passed that are not remembered.
-func (p *recentlyDelivered) miss(now time.Time) {
-	p.full = 2
-	if p.turn.Before(now) {
-		p.turn = now.Add(pastLength)
-	}
-}
-
-func (p *recentlyDelivered) has(id waybill.ID) bool {
-	if _, ok := p.recent[id]; ok {
-		return true
-	}
-	_, ok := p.older[id]
-	return ok
-}
-
-// complete reports whether every event that should be remembered is remembered.
-func (p *recentlyDelivered) complete() bool {
-	if p.full > 0 && time.Now().After(p.turn.Add(pastLength)) {
-		p.full = 0
-	}
-	return p.full == 0
 }

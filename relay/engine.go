@@ -9,15 +9,17 @@ import (
 	"github.com/waybillhq/waybill/internal/logkey"
 	"github.com/waybillhq/waybill/internal/outage"
 	"github.com/waybillhq/waybill/observe"
+	"github.com/waybillhq/waybill/relay/internal/ledger"
 	"github.com/waybillhq/waybill/store"
 	"github.com/waybillhq/waybill/store/driver"
 )
 
-// engine is a running relay. One goroutine owns all of its state and blocks
-// only on its own select. Reads, settlements, membership and deliveries run on
-// goroutines of their own; each of these gets one job at a time and answers on
-// a channel. The engine therefore needs no locks, and evaluates every answer
-// against the state at the time when the answer arrives.
+// engine is a running relay. One goroutine owns the ledger and all other state,
+// and blocks only on its own select. Reads, settlements, membership and
+// deliveries run on goroutines of their own; each of these gets one job at a
+// time and answers on a channel. The engine therefore needs no locks, and the
+// ledger evaluates every answer against the state at the time when the answer
+// arrives.
 type engine struct {
 	cfg     Config
 	db      database
@@ -26,53 +28,37 @@ type engine struct {
 	log     *slog.Logger
 	observe observe.Hooks
 
-	ordered bool // the sink is an OrderedSink
+	ledger *ledger.Ledger
+	source *driver.Hub // identifies the tables
+	total  int         // number of lanes of the outbox
+
+	reads   chan ledger.Read
+	pages   chan readReply
+	reading bool
+	settles chan settleJob
+	answers chan settleReply
+
 	serial  bool // the sink is a SerialSink
-	backoff delays
-	history bool
-	source  *driver.Hub // identifies the tables
-	window  int
-
-	lanes owned
-	total int // number of lanes of the outbox
-	queues
-	suspects     suspects
-	dests        map[string]*destination
-	downLoggedAt time.Time // when the unavailable destinations were last logged
-
-	// Reading. The relay runs one read at a time, so that a settlement that was
-	// answered while no read was under way cannot be contradicted by a later
-	// read.
-	reads             chan readJob
-	pages             chan readReply
-	reading           bool
-	readNo            int64
-	settledDuringRead []*item // settled while a read was under way
-	plan              plan
-	horizon           horizon
-	dbClock           clock
-	dueTimes          dueTimes
-
-	settles  chan settleJob
-	answers  chan settleReply
-	settling bool
-	settleNo int64
-	pending  pending
-
 	jobs    chan *job
 	results chan *job
 	free    []*job // finished jobs, for reuse
 	idle    int    // workers without a job
 	calls   int    // jobs with workers
 	chunk   chunker
+	// suspect is the delivery of a suspect, if one is in flight. Its context
+	// can end before the others.
+	suspect *job
 
-	commits     *hotQueue
-	hotWaits    bool // commits holds notifications that wait for the next read
-	selfPolling bool // writers of this process do not announce their commits
-	past        recentlyDelivered
-	database    *outage.Log
-	seen        sight
-	member      membership
+	commits  *hotQueue
+	database *outage.Log
+	seen     sight
+	member   membership
+
+	// laneVersion and selfPolling are what the writers of this process were
+	// last told.
+	laneVersion  int
+	selfPolling  bool
+	downLoggedAt time.Time // when the unavailable destinations were last logged
 
 	io       context.Context // ends when the relay stops reading
 	endIO    context.CancelFunc
@@ -83,25 +69,41 @@ type engine struct {
 	stopBy   time.Time
 }
 
-// clock relates the database's clock to the monotonic clock.
-type clock struct {
-	db    time.Time
-	local time.Time
+func newEngine(db database, sink waybill.Sink, cfg Config) *engine {
+	e := &engine{
+		cfg: cfg, db: db, sink: sink, log: cfg.Logger, observe: cfg.Observe,
+		node:   store.Node{ID: waybill.NewID(), Relay: cfg.Name},
+		ledger: newLedger(sink, cfg),
+		source: db.Local(),
+		reads:  make(chan ledger.Read, 1), pages: make(chan readReply, 1),
+		settles: make(chan settleJob, 1), answers: make(chan settleReply, 1),
+		jobs: make(chan *job, cfg.Workers), results: make(chan *job, cfg.Workers),
+		idle:    cfg.Workers,
+		commits: newHotQueue(cfg),
+		timer:   time.NewTimer(0),
+	}
+	e.database = outage.New(cfg.Logger, "the database")
+	_, e.serial = sink.(SerialSink)
+	e.io, e.endIO = context.WithCancel(context.Background())
+	e.lease, e.endLease = context.WithCancelCause(context.Background())
+	e.member.start = time.Now()
+	e.member.jobs, e.member.replies = make(chan memberJob, 1), make(chan memberReply, 1)
+	return e
 }
 
-func (c *clock) set(db time.Time) {
-	if !db.IsZero() {
-		c.db, c.local = db, time.Now()
+func newLedger(sink waybill.Sink, cfg Config) *ledger.Ledger {
+	c := ledger.Config{
+		BatchSize: cfg.BatchSize, HotQueue: cfg.HotQueue, ColdQueue: cfg.ColdQueue,
+		MaxAttempts: cfg.MaxAttempts, UnknownGrace: cfg.UnknownGrace, Block: cfg.OnDead == Block,
+		PollInterval: cfg.PollInterval, SweepInterval: cfg.SweepInterval, Linger: cfg.Linger,
+		History: cfg.HistoryRetention > 0,
+		Backoff: delays{base: cfg.BackoffBase, max: cfg.BackoffMax, series: cfg.BackoffSeries}.after,
 	}
-}
-
-// now returns the approximate time of the database; the zero time if the
-// database's clock is not known yet.
-func (c *clock) now() time.Time {
-	if c.db.IsZero() {
-		return time.Time{}
+	_, c.Ordered = sink.(OrderedSink)
+	if d, ok := sink.(DestinationSink); ok {
+		c.Destination = d.Destination
 	}
-	return c.db.Add(time.Since(c.local))
+	return ledger.New(c)
 }
 
 // run works until the context has ended and the deliveries in flight are
@@ -130,8 +132,9 @@ func (e *engine) run(ctx context.Context) error {
 		case <-e.commits.signal:
 			// While many events are read anyway, the next read takes the
 			// notifications too: waking up for each one costs more.
-			if e.hotWaits = e.plan.rate > calmRate; !e.hotWaits {
-				e.takeHot()
+			e.ledger.CommitsWait()
+			if e.ledger.IsCalm() {
+				e.takeCommits()
 			}
 		case <-e.timer.C:
 		case <-done:
@@ -154,16 +157,23 @@ func (e *engine) takeResults() {
 	}
 }
 
+// takeCommits hands the announcements of commits to the ledger.
+func (e *engine) takeCommits() {
+	e.commits.take(func(all []driver.Commit) { e.ledger.Announced(all, time.Now()) })
+}
+
 // act starts all work that can be started.
 func (e *engine) act() {
 	now := time.Now()
 	e.database.Tick(now)
+	e.report(now)
 	e.checkLease(now)
-	e.wakeDestinations(now)
+	e.ledger.Probe(now)
 	e.dispatch(now)
 	e.settle(now)
 	e.read(now)
 	e.membership(now)
+	e.report(now)
 }
 
 // schedule sets the timer to the next time at which act may have work to do
@@ -190,37 +200,84 @@ func (e *engine) schedule() {
 		ahead(e.stopBy)
 		ahead(e.stopBy.Add(workerTime + releaseTime))
 	}
-	for _, l := range e.lanes.list {
-		if l.draining {
-			ahead(e.releaseBy(l))
-		}
+	for _, l := range e.ledger.Draining() {
+		ahead(e.releaseBy(l))
 	}
-	for _, d := range e.dests {
-		if d.paused && len(d.parked) > 0 && !d.probing {
-			earlier(d.until)
-		}
-	}
-	if len(e.dests) > 0 {
+	if e.ledger.AnyUnavailable() {
 		ahead(e.downLoggedAt.Add(outage.Every))
 	}
-	if !e.settling {
-		earlier(e.pending.flushAt(e))
-	}
-	if !e.reading && !e.stopping {
-		earlier(e.nextRead(now))
+	if at, ok := e.ledger.NextWakeup(now); ok && at.Before(next) {
+		next = at
 	}
 	// A timer that fires a little late is fine, and saves a second wake-up.
 	e.timer.Reset(max(next.Sub(now), 0))
+}
+
+// read starts the next read, if one is due and none is under way.
+func (e *engine) read(now time.Time) {
+	for kind := range e.ledger.DueReads(now) {
+		if kind == ledger.ReadFast && e.ledger.AreCommitsWaiting() {
+			e.takeCommits()
+		}
+		if r, ok := e.ledger.StartRead(kind, now); ok {
+			e.reading, e.seen.began = true, now
+			e.reads <- r
+			return
+		}
+	}
+}
+
+// finishRead handles the answer to a read.
+func (e *engine) finishRead(r readReply) {
+	e.reading = false
+	now := time.Now()
+	name := "read " + r.read.Kind.String()
+	if r.err != nil {
+		e.database.Failed(name, r.err)
+		if k := r.read.Kind; k == ledger.ReadFast || k == ledger.ReadHolds || k == ledger.ReadWriters {
+			e.seen.failed = now
+		}
+		e.ledger.ReadFailed(r.read, now)
+		return
+	}
+	e.database.Succeeded(name)
+	if r.read.Kind == ledger.ReadFast && !e.stopping {
+		e.seen.good = e.seen.began
+	}
+	e.ledger.RowsRead(r.read, r.answer, now)
+}
+
+// settle sends a settlement if one is due and none is under way.
+func (e *engine) settle(now time.Time) {
+	if s, ok := e.ledger.NextSettlement(now); ok {
+		// The settlement is detached from cancellation; one that takes longer
+		// than the lease will be rejected anyway.
+		e.settles <- settleJob{settlement: s, until: now.Add(e.cfg.Lease)}
+	}
+}
+
+// finishSettle handles the answer to a settlement.
+func (e *engine) finishSettle(r settleReply) {
+	now := time.Now()
+	if r.err != nil {
+		e.database.Failed("settle", r.err)
+		e.ledger.SettlementFailed(r.settlement, now)
+		return
+	}
+	e.database.Succeeded("settle")
+	e.ledger.Settled(r.settlement, r.settled, r.took, now)
 }
 
 // stop stops taking events: events in flight are finished, waiting ones stay in
 // their table.
 func (e *engine) stop() {
 	e.log.Info("relay stopping", slog.Int(logkey.Calls, e.calls))
+	now := time.Now()
 	e.stopping = true
-	e.stopBy = time.Now().Add(max(e.cfg.DrainTimeout, 0))
-	for _, l := range e.lanes.list {
-		e.drain(l, e.stopBy)
+	e.stopBy = now.Add(max(e.cfg.DrainTimeout, 0))
+	e.ledger.Stop(now)
+	for _, l := range e.ledger.Lanes() {
+		e.ledger.DrainLane(l.Lease.Lane, e.stopBy, now)
 	}
 	e.commits.close()
 }
@@ -237,50 +294,3 @@ func (e *engine) drained() bool {
 // releaseTime is how long releasing the lanes may take after the drain, before
 // the lanes are left to expire.
 const releaseTime = 2 * time.Second
-
-// event logs a message about an event, with the fields that operators search
-// for.
-func (e *engine) event(level slog.Level, message string, it *item, err error, more ...slog.Attr) {
-	if !e.log.Enabled(context.Background(), level) {
-		return
-	}
-	ev := &it.row.Event
-	attrs := append(make([]slog.Attr, 0, 12),
-		slog.String(logkey.EventID, ev.ID.String()), slog.String(logkey.EventType, ev.Type), slog.String(logkey.AggregateType, ev.AggregateType),
-		slog.String(logkey.AggregateID, ev.AggregateID), slog.Int(logkey.Attempt, it.attempt()))
-	if ev.DedupKey != "" {
-		attrs = append(attrs, slog.String(logkey.DedupKey, ev.DedupKey))
-	}
-	if ev.CorrelationID != "" {
-		attrs = append(attrs, slog.String(logkey.CorrelationID, ev.CorrelationID))
-	}
-	if ev.TenantID != "" {
-		attrs = append(attrs, slog.String(logkey.TenantID, ev.TenantID))
-	}
-	if age := e.age(it); age > 0 {
-		attrs = append(attrs, slog.Duration(logkey.Latency, age))
-	}
-	if err != nil {
-		attrs = append(attrs, slog.String(logkey.Error, err.Error()))
-	}
-	e.log.LogAttrs(context.Background(), level, message, append(attrs, more...)...)
-}
-
-// age returns the time since an event was written, by the database's clock; 0
-// if that is not known.
-func (e *engine) age(it *item) time.Duration {
-	now := e.dbClock.now()
-	if now.IsZero() || it.row.CreatedAt.IsZero() {
-		return 0
-	}
-	return max(now.Sub(it.row.CreatedAt), 0)
-}
-
-// laneNumbers returns the numbers of lanes.
-func laneNumbers(lanes []*lane) []int {
-	out := make([]int, len(lanes))
-	for i, l := range lanes {
-		out[i] = l.number
-	}
-	return out
-}

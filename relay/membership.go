@@ -13,7 +13,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/internal/logkey"
-	"github.com/waybillhq/waybill/observe"
+	"github.com/waybillhq/waybill/relay/internal/ledger"
 	"github.com/waybillhq/waybill/store"
 	"github.com/waybillhq/waybill/store/driver"
 )
@@ -55,6 +55,7 @@ type memberJob struct {
 	kind   memberKind
 	node   store.Node
 	lanes  []int
+	window int
 	leases []driver.Lease
 	dirty  bool
 	until  time.Time
@@ -110,7 +111,7 @@ func (e *engine) memberWorker() {
 		case beat:
 			r.view, r.err = e.heartbeat(ctx, j.node)
 		case acquire:
-			r.leases, r.err = e.db.Acquire(ctx, j.node, j.lanes, e.window)
+			r.leases, r.err = e.db.Acquire(ctx, j.node, j.lanes, j.window)
 		case release:
 			r.err = e.db.Release(ctx, j.leases, j.dirty)
 		case leave, forget:
@@ -127,9 +128,9 @@ func (e *engine) membership(now time.Time) {
 	if m.working || m.left {
 		return
 	}
-	var clean, dirty []*lane
+	var clean, dirty []driver.Lease
 	if !now.Before(m.notUntil) {
-		clean, dirty = e.toRelease(now)
+		clean, dirty = e.toRelease(e.ledger.Draining(), now)
 	}
 	j := memberJob{node: e.node, until: now.Add(e.cfg.Lease / 2)}
 	if !m.joined {
@@ -137,10 +138,10 @@ func (e *engine) membership(now time.Time) {
 	}
 	switch {
 	case len(clean) > 0:
-		j.kind, j.leases = release, leases(clean)
+		j.kind, j.leases = release, clean
 	case len(dirty) > 0:
-		j.kind, j.leases, j.dirty = release, leases(dirty), true
-	case e.stopping && len(e.lanes.list) == 0 && m.joined:
+		j.kind, j.leases, j.dirty = release, dirty, true
+	case e.stopping && e.ledger.LaneCount() == 0 && m.joined:
 		j.kind, j.until = leave, now.Add(releaseTime)
 	case e.stopping && !m.joined:
 		m.left = true
@@ -148,7 +149,7 @@ func (e *engine) membership(now time.Time) {
 	case !now.Before(m.nextBeat):
 		j.kind = beat
 	case len(m.want) > 0 && !e.stopping:
-		j.kind, j.lanes = acquire, m.want
+		j.kind, j.lanes, j.window = acquire, m.want, e.ledger.Window()
 		m.want = nil
 	default:
 		return
@@ -157,26 +158,17 @@ func (e *engine) membership(now time.Time) {
 	m.jobs <- j
 }
 
-func leases(lanes []*lane) []driver.Lease {
-	out := make([]driver.Lease, len(lanes))
-	for i, l := range lanes {
-		out[i] = l.lease
-	}
-	return out
-}
-
 // toRelease returns the lanes that have drained, and those that are not in good
 // order: their drain has timed out, or suspects of a crashed owner remain. The
 // next owner must treat these events as suspects too: otherwise an event that
 // kills its process would kill the next process uncounted.
-func (e *engine) toRelease(now time.Time) (clean, dirty []*lane) {
-	for _, l := range e.lanes.list {
+func (e *engine) toRelease(draining []ledger.Lane, now time.Time) (clean, dirty []driver.Lease) {
+	for _, l := range draining {
 		switch {
-		case !l.draining:
-		case l.busy == 0 && l.suspects == 0 && l.urgentSuspects == 0 && l.lateSuspects == 0 && len(l.wary) == 0:
-			clean = append(clean, l)
-		case l.busy == 0 || !now.Before(e.releaseBy(l)):
-			dirty = append(dirty, l)
+		case !l.Busy && !l.Suspects:
+			clean = append(clean, l.Lease)
+		case !l.Busy || !now.Before(e.releaseBy(l)):
+			dirty = append(dirty, l.Lease)
 		}
 	}
 	return clean, dirty
@@ -186,57 +178,70 @@ func (e *engine) toRelease(now time.Time) (clean, dirty []*lane) {
 // When the relay stops, their context ends with the drain: deliveries that
 // return by then are settled first, so that the next owner need not suspect
 // them.
-func (e *engine) releaseBy(l *lane) time.Time {
+func (e *engine) releaseBy(l ledger.Lane) time.Time {
 	if e.stopping {
-		return l.drainBy.Add(workerTime)
+		return l.DrainBy.Add(workerTime)
 	}
-	return l.drainBy
+	return l.DrainBy
 }
 
 // finishMember handles the answer to a membership job.
 func (e *engine) finishMember(r memberReply) {
-	m := &e.member
-	m.working = false
+	e.member.working = false
 	switch r.kind {
 	case forget:
 	case beat:
 		e.finishBeat(r)
 	case acquire:
-		if r.err != nil {
-			// The acquisition may have succeeded: then the lanes have an owner
-			// that does not know its tokens, and the next heartbeat shows it.
-			e.database.Failed("acquire lanes", r.err)
-			return
-		}
-		e.database.Succeeded("acquire lanes")
-		for _, lease := range r.leases {
-			l := newLane(lease)
-			e.lanes.add(l)
-			if e.stopping {
-				e.drain(l, e.stopBy)
-			}
-		}
-		e.prefer()
-		if len(r.leases) > 0 {
-			e.log.Info("lanes acquired", slog.Int(logkey.Lanes, len(r.leases)), slog.Int(logkey.Owned, len(e.lanes.list)))
-		}
+		e.finishAcquire(r)
 	case release:
-		if r.err != nil {
-			e.database.Failed("release lanes", r.err)
-			m.notUntil = time.Now().Add(memberRetry)
-			return
-		}
-		e.database.Succeeded("release lanes")
-		for _, lease := range r.memberJob.leases {
-			if l := e.lanes.at(lease.Lane); l != nil && l.lease == lease {
-				e.lose(l)
-			}
-		}
-		e.prefer()
+		e.finishRelease(r)
 	case leave:
-		m.left = true
+		e.member.left = true
 		if r.err != nil {
 			e.warn("leaving failed; the lease will expire", r.err)
+		}
+	}
+}
+
+// finishAcquire handles the answer to an acquisition.
+func (e *engine) finishAcquire(r memberReply) {
+	if r.err != nil {
+		// The acquisition may have succeeded: then the lanes have an owner that
+		// does not know its tokens, and the next heartbeat shows it.
+		e.database.Failed("acquire lanes", r.err)
+		return
+	}
+	e.database.Succeeded("acquire lanes")
+	now := time.Now()
+	for _, lease := range r.leases {
+		claim := &driver.Claim{Token: lease.Token, History: e.cfg.HistoryRetention > 0, Source: e.source}
+		e.ledger.LaneAcquired(lease, claim, now)
+		if e.stopping {
+			e.ledger.DrainLane(lease.Lane, e.stopBy, now)
+		}
+	}
+	if len(r.leases) > 0 {
+		e.log.Info("lanes acquired", slog.Int(logkey.Lanes, len(r.leases)), slog.Int(logkey.Owned, e.ledger.LaneCount()))
+	}
+}
+
+// finishRelease handles the answer to a release.
+func (e *engine) finishRelease(r memberReply) {
+	now := time.Now()
+	if r.err != nil {
+		e.database.Failed("release lanes", r.err)
+		e.member.notUntil = now.Add(memberRetry)
+		return
+	}
+	e.database.Succeeded("release lanes")
+	released := make(map[driver.Lease]bool)
+	for _, lease := range r.memberJob.leases {
+		released[lease] = true
+	}
+	for _, l := range e.ledger.Lanes() {
+		if released[l.Lease] {
+			e.ledger.LaneLost(l.Lease.Lane, now)
 		}
 	}
 }
@@ -252,7 +257,7 @@ func (e *engine) finishBeat(r memberReply) {
 		}
 		m.nextBeat = now.Add(min(memberInterval, e.cfg.Heartbeat) / 2)
 		e.database.Failed("heartbeat", r.err)
-		e.distrust()
+		e.ledger.Distrust(now)
 		e.seen.failed = now
 		e.gauges()
 		return
@@ -267,7 +272,7 @@ func (e *engine) finishBeat(r memberReply) {
 	e.renewLease()
 	if e.total != len(r.view.Lanes) {
 		e.total = len(r.view.Lanes)
-		e.window = max(minWindow, (e.cfg.ColdQueue+e.cfg.BatchSize)/max(e.total, 1))
+		e.ledger.SetLaneCount(e.total)
 	}
 	if e.reconcileOwnership(r.view) {
 		e.rebalance(r.view, now)
@@ -279,31 +284,41 @@ func (e *engine) finishBeat(r memberReply) {
 // this node has to rejoin: the table names this node as the owner of a lane
 // whose token it does not know, because the answer to an acquisition was lost.
 func (e *engine) reconcileOwnership(view store.Membership) bool {
+	now := time.Now()
+	own := e.ownLanes()
 	known := true
 	for _, s := range view.Lanes {
-		l := e.lanes.at(s.Lane)
+		l, ok := own[s.Lane]
 		switch {
-		case l == nil && s.Owner == e.node.ID:
+		case !ok && s.Owner == e.node.ID:
 			known = false
-		case l != nil && (s.Owner != e.node.ID || s.Epoch != l.lease.Epoch):
-			e.log.Warn("lane was lost: another node owns it", slog.Int(logkey.Lane, s.Lane), slog.Int64(logkey.Epoch, s.Epoch))
-			e.lose(l)
+		case ok && (s.Owner != e.node.ID || s.Epoch != l.Lease.Epoch):
+			e.logLost(s.Lane, s.Epoch)
+			e.ledger.LaneLost(s.Lane, now)
 		}
 	}
 	if known || e.stopping {
 		return true
 	}
 	e.log.Warn("the answer to an acquisition was lost; the node rejoins")
-	for _, l := range e.lanes.list {
-		e.lose(l)
+	for lane := range own {
+		e.ledger.LaneLost(lane, now)
 	}
-	e.prefer()
 	// The old id expires, unless leaving succeeds.
 	e.member.working = true
-	e.member.jobs <- memberJob{kind: forget, node: e.node, until: time.Now().Add(releaseTime)}
+	e.member.jobs <- memberJob{kind: forget, node: e.node, until: now.Add(releaseTime)}
 	e.node.ID = waybill.NewID()
-	e.member.nextBeat = time.Now()
+	e.member.nextBeat = now
 	return false
+}
+
+// ownLanes returns the lanes that this node owns, by number.
+func (e *engine) ownLanes() map[int]ledger.Lane {
+	own := make(map[int]ledger.Lane)
+	for _, l := range e.ledger.Lanes() {
+		own[l.Lease.Lane] = l
+	}
+	return own
 }
 
 // rebalance computes which lanes this node should own: an equal share, plus one
@@ -323,24 +338,11 @@ func (e *engine) rebalance(view store.Membership, now time.Time) {
 	if rank < len(view.Lanes)%len(nodes) {
 		fair++
 	}
-	owned := 0
-	for _, l := range e.lanes.list {
-		if !l.draining {
-			owned++
-		}
-	}
-	for _, l := range e.lanes.list {
-		if owned <= fair {
-			break
-		}
-		if !l.draining {
-			e.drain(l, now.Add(max(e.cfg.DrainTimeout, 0)))
-			owned--
-		}
-	}
+	owned := e.drainSurplus(fair, now)
+	own := e.ownLanes()
 	var free []int
 	for _, s := range view.Lanes {
-		if !s.Live && e.lanes.at(s.Lane) == nil {
+		if _, mine := own[s.Lane]; !s.Live && !mine {
 			free = append(free, s.Lane)
 		}
 	}
@@ -348,57 +350,20 @@ func (e *engine) rebalance(view store.Membership, now time.Time) {
 	e.member.want = free[:max(min(len(free), fair-owned), 0)]
 }
 
-// prefer reports the lanes of this node to the writers of this process.
-func (e *engine) prefer() {
-	var own []int
-	for _, l := range e.lanes.list {
-		if !l.draining {
-			own = append(own, l.number)
+// drainSurplus drains the lanes that are more than this node's share, and
+// returns the number of the others.
+func (e *engine) drainSurplus(fair int, now time.Time) int {
+	owned := 0
+	for _, l := range e.ledger.Lanes() {
+		switch {
+		case l.Draining:
+		case owned < fair:
+			owned++
+		default:
+			e.ledger.DrainLane(l.Lease.Lane, now.Add(max(e.cfg.DrainTimeout, 0)), now)
 		}
 	}
-	e.db.Local().SetLocalLanes(own)
-	if e.observe.Lanes != nil {
-		e.observe.Lanes(observe.LanesInfo{Owned: len(own), Total: e.total})
-	}
-}
-
-// drain stops taking events of a lane: events with a worker are finished, the
-// others stay in their table.
-func (e *engine) drain(l *lane, by time.Time) {
-	if l.draining {
-		return
-	}
-	l.draining, l.drainBy = true, by
-	e.dropAll(l)
-	e.prefer()
-}
-
-// lose drops a lane that this node does not own any more. The results of its
-// deliveries in flight are ignored.
-func (e *engine) lose(l *lane) {
-	if l.gone {
-		return
-	}
-	l.gone = true
-	e.dropAll(l)
-	e.lanes.remove(l)
-	e.prefer()
-}
-
-// dropAll removes all events of a lane that are not in flight from memory.
-func (e *engine) dropAll(l *lane) {
-	for _, it := range l.items {
-		switch it.state {
-		case waiting, queued, parked:
-			if it.agg != nil {
-				it.agg.remove(it)
-			}
-			e.drop(it)
-		case inFlight, finished, settled, dropped:
-		}
-	}
-	e.commits.cold(len(l.announced), e.away())
-	clear(l.announced)
+	return owned
 }
 
 // checkLease ends the context of deliveries when the lease has lapsed, or the
@@ -414,8 +379,8 @@ func (e *engine) checkLease(now time.Time) {
 		// released in good order and acquired anew.
 		e.log.Warn("the lease has lapsed; its lanes are released")
 		e.endLease(waybill.ErrLeaseLost)
-		for _, l := range e.lanes.list {
-			e.drain(l, now.Add(max(e.cfg.DrainTimeout, 0)))
+		for _, l := range e.ledger.Lanes() {
+			e.ledger.DrainLane(l.Lease.Lane, now.Add(max(e.cfg.DrainTimeout, 0)), now)
 		}
 	case e.stopping && !now.Before(e.stopBy) && e.calls > 0:
 		e.log.Warn("the drain timed out; deliveries in flight stay pending", slog.Int(logkey.Calls, e.calls))
@@ -429,13 +394,14 @@ func (e *engine) checkLease(now time.Time) {
 // delivery. The lane waits for the settlement that takes the attempt back:
 // otherwise each move while a destination hangs would spend an attempt.
 func (e *engine) endSuspect(now time.Time) {
-	s := &e.suspects
-	if s.stop == nil || e.stopping {
+	if e.suspect == nil || e.suspect.stop == nil || e.stopping {
 		return
 	}
-	if l := s.current.lane; l.draining && !now.Before(l.drainBy) {
-		s.end(errDrain)
-		l.drainBy = now.Add(workerTime)
+	it := e.suspect.items[0]
+	if by, draining := it.DrainedBy(); draining && !now.Before(by) {
+		e.suspect.stop(errDrain)
+		e.suspect.stop = nil
+		e.ledger.ExtendDrain(it, now.Add(workerTime))
 	}
 }
 
@@ -446,60 +412,4 @@ func (e *engine) renewLease() {
 	if e.lease.Err() != nil && !e.stopping {
 		e.lease, e.endLease = context.WithCancelCause(context.Background())
 	}
-}
-
-// gauges reports the queue depths and the lag.
-func (e *engine) gauges() {
-	if e.observe.QueueDepths != nil {
-		e.observe.QueueDepths(observe.QueueDepthsInfo{Hot: e.hot.depth, Cold: e.cold.depth})
-	}
-	if e.observe.Lag == nil {
-		return
-	}
-	now := time.Now()
-	var oldest time.Duration
-	for _, l := range e.lanes.list {
-		for _, it := range l.items {
-			if it.state != settled {
-				oldest = max(oldest, e.age(it))
-			}
-		}
-	}
-	if !e.seen.blind(now, e.reading) {
-		if e.seen.good.IsZero() && len(e.lanes.list)+len(e.member.want) > 0 {
-			return // nothing has been read yet: the lag is not known
-		}
-		e.seen.oldest = now.Add(-oldest)
-		e.observe.Lag(observe.LagInfo{Oldest: oldest})
-		return
-	}
-	// All events that were committed since the last successful read may be
-	// waiting, and so may the events that were in memory then.
-	since := e.seen.good
-	if since.IsZero() {
-		since = e.member.start
-	}
-	if !e.seen.oldest.IsZero() && e.seen.oldest.Before(since) {
-		since = e.seen.oldest
-	}
-	e.observe.Lag(observe.LagInfo{Oldest: max(oldest, now.Sub(since))})
-}
-
-// sight records when this relay could last read the tables.
-type sight struct {
-	began  time.Time // when the last read began
-	good   time.Time // when the last successful fast read began
-	failed time.Time // when a heartbeat, or a read that fast reads depend on, failed
-	// oldest is when the oldest event was written that was known while reads
-	// succeeded; the time of the last report if there was none.
-	oldest time.Time
-}
-
-// slowRead is how long a read may take before the lag counts from the last
-// successful read.
-const slowRead = 5 * time.Second
-
-// blind reports whether the tables cannot be read.
-func (s *sight) blind(now time.Time, reading bool) bool {
-	return s.failed.After(s.good) || reading && now.Sub(s.began) > slowRead
 }

@@ -11,9 +11,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/internal/logkey"
-	"github.com/waybillhq/waybill/internal/outage"
 	"github.com/waybillhq/waybill/internal/retention"
-	"github.com/waybillhq/waybill/store"
 	"github.com/waybillhq/waybill/store/driver"
 )
 
@@ -105,35 +103,6 @@ func (r *Relay) checkTables(ctx context.Context) error {
 		return fmt.Errorf("relay: %w", newer)
 	}
 	return nil
-}
-
-// minWindow is the minimum of the number of events of a lane that may be in
-// memory.
-const minWindow = 128
-
-func newEngine(db database, sink waybill.Sink, cfg Config) *engine {
-	e := &engine{
-		cfg: cfg, db: db, sink: sink, log: cfg.Logger, observe: cfg.Observe,
-		node:    store.Node{ID: waybill.NewID(), Relay: cfg.Name},
-		backoff: delays{base: cfg.BackoffBase, max: cfg.BackoffMax, series: cfg.BackoffSeries},
-		history: cfg.HistoryRetention > 0, source: db.Local(),
-		dests: make(map[string]*destination),
-		reads: make(chan readJob, 1), pages: make(chan readReply, 1),
-		settles: make(chan settleJob, 1), answers: make(chan settleReply, 1),
-		jobs: make(chan *job, cfg.Workers), results: make(chan *job, cfg.Workers),
-		idle:    cfg.Workers,
-		commits: newHotQueue(cfg),
-		timer:   time.NewTimer(0),
-	}
-	e.database = outage.New(cfg.Logger, "the database")
-	_, e.ordered = sink.(OrderedSink)
-	_, e.serial = sink.(SerialSink)
-	e.window = minWindow
-	e.io, e.endIO = context.WithCancel(context.Background())
-	e.lease, e.endLease = context.WithCancelCause(context.Background())
-	e.member.start = time.Now()
-	e.member.jobs, e.member.replies = make(chan memberJob, 1), make(chan memberReply, 1)
-	return e
 }
 
 // start starts the goroutines of an engine; stop ends them. A worker whose sink

@@ -21,10 +21,14 @@ import (
 	"github.com/waybillhq/waybill/internal/testroles"
 	"github.com/waybillhq/waybill/outbox"
 	"github.com/waybillhq/waybill/relay"
+	"github.com/waybillhq/waybill/relay/internal/ledger"
 	"github.com/waybillhq/waybill/store"
 	"github.com/waybillhq/waybill/store/driver"
 	"github.com/waybillhq/waybill/store/drivertest"
 )
+
+// A forbidden change of an event's state panics in every test of a relay.
+func init() { ledger.Strict = true }
 
 // patience is the timeout of a condition: long enough for a loaded machine.
 const patience = 40 * time.Second

@@ -1,4 +1,4 @@
-package relay
+package ledger
 
 import (
 	"testing"
@@ -12,12 +12,12 @@ import (
 // behind the backlog must not be taken before the event with seq 41, so the
 // read of urgent events begins where the fast read does.
 func TestUrgentReadBeginsAtTheHorizon(t *testing.T) {
-	l := newLane(driver.Lease{Lane: 3})
-	l.open, l.backlog, l.read, l.floor = true, true, 100, 40
-	var e engine
-	e.lanes.list = []*lane{l}
-	j, ok := e.readJob(readUrgent, time.Now())
-	if !ok || len(j.cursors) != 1 || j.cursors[0] != (driver.Cursor{Lane: 3, After: 40}) {
-		t.Errorf("the read begins at %+v, want lane 3 after 40", j.cursors)
+	l := newLane(driver.Lease{Lane: 3}, nil, time.Time{})
+	l.open, l.scan = true, scan{state: behind, position: 100, floor: 40}
+	var g Ledger
+	g.lanes.list = []*lane{l}
+	r, ok := g.StartRead(ReadUrgent, time.Now())
+	if !ok || len(r.Cursors) != 1 || r.Cursors[0] != (driver.Cursor{Lane: 3, After: 40}) {
+		t.Errorf("the read begins at %+v, want lane 3 after 40", r.Cursors)
 	}
 }

@@ -1,8 +1,10 @@
-package relay
+package ledger
 
 import (
 	"testing"
 	"time"
+
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // TestBatchDelay: the higher the rate, and the longer statements take, the
@@ -24,8 +26,8 @@ func TestBatchDelay(t *testing.T) {
 		{"statements take no time", busyRate, 0, 0, 10 * time.Millisecond, pause},
 		{"no Linger", busyRate, ms, ms, -1, pause},
 	} {
-		e := &engine{cfg: Config{Linger: c.linger}, plan: plan{rate: c.rate, reads: c.reads, writes: c.writes}}
-		if got := e.batchDelay(pause); got != c.want {
+		g := &Ledger{cfg: Config{Linger: c.linger}, plan: plan{rate: c.rate, reads: c.reads, writes: c.writes}}
+		if got := g.batchDelay(pause); got != c.want {
 			t.Errorf("%s: the delay is %v, want %v", c.what, got, c.want)
 		}
 	}
@@ -33,11 +35,11 @@ func TestBatchDelay(t *testing.T) {
 
 // TestPaceOfStatements: the relay measures how long its statements take.
 func TestPaceOfStatements(t *testing.T) {
-	e := &engine{}
-	e.finishFast(readReply{took: 8 * time.Millisecond})
-	e.finishSettle(settleReply{took: 16 * time.Millisecond})
-	if e.plan.reads != pace(time.Millisecond) || e.plan.writes != pace(2*time.Millisecond) {
-		t.Errorf("reads take %v and settlements %v, want an eighth of the first", time.Duration(e.plan.reads), time.Duration(e.plan.writes))
+	g := &Ledger{}
+	g.RowsRead(Read{Kind: ReadFast}, Answer{Took: 8 * time.Millisecond}, time.Now())
+	g.Settled(Settlement{}, driver.Settled{}, 16*time.Millisecond, time.Now())
+	if g.plan.reads != pace(time.Millisecond) || g.plan.writes != pace(2*time.Millisecond) {
+		t.Errorf("reads take %v and settlements %v, want an eighth of the first", time.Duration(g.plan.reads), time.Duration(g.plan.writes))
 	}
 }
 
@@ -62,14 +64,14 @@ func TestReadBehindSettle(t *testing.T) {
 		{"one is due just after the read", busyRate, false, time.Millisecond - pause, time.Millisecond},
 		{"one is due later", busyRate, false, pause, 0},
 	} {
-		e := &engine{
-			cfg: Config{Linger: pause, BatchSize: 500}, window: 1, lanes: owned{list: []*lane{{open: true, wake: true}}}, settling: c.settling,
+		g := &Ledger{
+			cfg: Config{Linger: pause, BatchSize: 500}, window: 1, lanes: owned{list: []*lane{{open: true, scan: scan{woken: true}}}}, settling: c.settling,
 			horizon: horizon{next: at}, plan: plan{rate: c.rate, lastFast: at.Add(-pause), fastTook: pause},
 		}
 		if c.since != -1 {
-			e.pending = pending{list: []outcome{{it: &item{}}}, since: at.Add(c.since)}
+			g.pending = pending{list: []outcome{{it: &Item{}}}, since: at.Add(c.since)}
 		}
-		if got := e.whenFast().Sub(at); got != c.want+1 {
+		if got := g.wishFast().at.Sub(at); got != c.want {
 			t.Errorf("%s: the read waits for %v, want %v", c.what, got, c.want)
 		}
 	}

@@ -1,11 +1,10 @@
-package relay
+package ledger
 
 import (
 	"math"
 	"slices"
 	"time"
 
-	"github.com/waybillhq/waybill/store"
 	"github.com/waybillhq/waybill/store/driver"
 )
 
@@ -57,7 +56,7 @@ func (h *horizon) wanted(lanes []*lane) bool {
 		return true
 	}
 	for _, l := range lanes {
-		if l.read > h.seq {
+		if l.scan.position > h.seq {
 			return true
 		}
 	}
@@ -141,64 +140,53 @@ func (h *horizon) hasExcluded() bool { return len(h.old) > 0 }
 
 // floor returns where a read of a lane begins that misses no row. If the store
 // cannot report open transactions, the read covers the last two seconds.
-func (e *engine) floor(l *lane) int64 {
-	h := &e.horizon
-	if h.unknown {
-		return l.recent.floor(e.dbClock.now(), l.read)
+func (g *Ledger) floor(l *lane) int64 {
+	s := &l.scan
+	if g.horizon.unknown {
+		return s.recent.floor(g.dbClock.at(g.now), s.position)
 	}
-	return min(l.read, l.floor)
+	return min(s.position, s.floor)
 }
 
 // settleHorizon takes the store's report about open transactions.
-func (e *engine) settleHorizon(w driver.WriterState) {
+func (g *Ledger) settleHorizon(w driver.WriterState) {
 	read := int64(0)
-	for _, l := range e.lanes.list {
-		read = max(read, l.read)
+	for _, l := range g.lanes.list {
+		read = max(read, l.scan.position)
 	}
-	before := e.horizon.seq
-	e.horizon.check(w, read, time.Now())
-	if e.horizon.seq < before { // the sequence went back: reads begin there again
-		e.readAgainFrom(e.horizon.seq)
+	before := g.horizon.seq
+	g.horizon.check(w, read, g.now)
+	if g.horizon.seq < before { // the sequence went back: reads begin there again
+		g.readAgainFrom(g.horizon.seq)
 	}
-	if from, some := e.horizon.ended(&w); some {
-		e.lookFrom(from)
+	if from, some := g.horizon.ended(&w); some {
+		g.rescanFrom(from)
 	}
 }
 
-// distrust resets the horizon, and has every lane checked from its beginning.
-func (e *engine) distrust() {
-	e.horizon.forget()
-	e.readAgainFrom(0)
+// Distrust resets the horizon, and has every lane checked from its beginning: a
+// call to the database has failed, so that the server may have crashed.
+func (g *Ledger) Distrust(now time.Time) {
+	g.now = now
+	g.distrust()
+}
+
+func (g *Ledger) distrust() {
+	g.horizon.forget()
+	g.readAgainFrom(0)
 }
 
 // readAgainFrom makes reads begin at a seq again.
-func (e *engine) readAgainFrom(seq int64) {
-	e.lookFrom(seq)
-	for _, l := range e.lanes.list {
-		l.floor, l.whole = min(l.floor, seq), 0
+func (g *Ledger) readAgainFrom(seq int64) {
+	g.rescanFrom(seq)
+	for _, l := range g.lanes.list {
+		l.scan.lowerFloor(seq)
 	}
 }
 
-// impossible reports whether a read has returned a row that cannot exist: when
-// the lane was last read to its end, all rows up to the horizon of that time
-// had been seen. Such a seq was drawn a second time, because the sequence went
-// back, as it does after a crash: a connection pool may hide the crash from the
-// relay. A seq in front of it may have been drawn again and not committed yet.
-func (l *lane) impossible(rows []store.Row) bool {
-	for i := range rows {
-		if seq := rows[i].Seq; seq > l.read && seq <= l.whole {
-			return true
-		}
-	}
-	return false
-}
-
-// lookFrom has every lane checked from a seq on before more of it is taken.
-func (e *engine) lookFrom(seq int64) {
-	for _, l := range e.lanes.list {
-		if !l.look || seq < l.lookFrom {
-			l.look, l.lookFrom = true, seq
-		}
-		l.wake = true
+// rescanFrom has every lane checked from a seq on before more of it is taken.
+func (g *Ledger) rescanFrom(seq int64) {
+	for _, l := range g.lanes.list {
+		l.scan.rescanAt(seq)
 	}
 }

@@ -1,4 +1,4 @@
-package relay
+package ledger
 
 import (
 	"testing"
@@ -102,7 +102,7 @@ func TestHorizonAfterAFailure(t *testing.T) {
 // transactions.
 func TestHorizonStaysWhenRowsAreDeleted(t *testing.T) {
 	h := horizon{}
-	lanes := []*lane{{read: 70}}
+	lanes := []*lane{{scan: scan{position: 70}}}
 	h.check(driver.WriterState{HighSeq: 100, Issued: 100}, 70, time.Now())
 	for _, drawn := range []int64{90, 0} {
 		h.check(driver.WriterState{HighSeq: drawn, Issued: 100}, 70, time.Now())

@@ -1,0 +1,495 @@
+package ledger
+
+import (
+	"sort"
+	"time"
+
+	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
+)
+
+// RowsRead takes the answer to a read.
+func (g *Ledger) RowsRead(r Read, a Answer, now time.Time) {
+	g.now = now
+	if !g.stopping {
+		g.dbClock.set(a.Page.Now, now)
+		g.finishRead(&r, &a)
+	}
+	g.endRead()
+}
+
+func (g *Ledger) finishRead(r *Read, a *Answer) {
+	switch r.Kind {
+	case ReadHolds:
+		g.finishHolds(r.lanes, a.Holds)
+	case ReadFast:
+		g.finishFast(r, a)
+	case ReadDue:
+		g.finishDue(r, a)
+	case ReadFollow:
+		g.finishFollow(r, a)
+	case ReadLoad:
+		g.finishLoad(a)
+	case ReadSweep:
+		g.finishSweep(r, a)
+	case ReadUrgent:
+		g.finishUrgent(r, a)
+	case ReadWriters:
+		g.settleHorizon(*a.Writers)
+	}
+}
+
+// endRead notes that no read is under way: every later read begins after the
+// settlements that were answered by now.
+func (g *Ledger) endRead() {
+	g.reading = false
+	for i, it := range g.settledDuringRead {
+		it.forget()
+		g.settledDuringRead[i] = nil
+	}
+	g.settledDuringRead = g.settledDuringRead[:0]
+}
+
+// readRetry is the delay after a failed read.
+const readRetry = 250 * time.Millisecond
+
+// ReadFailed schedules the retry of a failed read, soon but not at once.
+func (g *Ledger) ReadFailed(r Read, now time.Time) {
+	g.now = now
+	p := &g.plan
+	later := now.Add(readRetry)
+	g.distrust() // the server may have lost or changed rows, or be another server
+	switch r.Kind {
+	case ReadFast:
+		for _, l := range r.lanes {
+			l.scan.woken = true
+		}
+		p.lastFast, p.fastTook = later, 0
+	case ReadDue:
+		g.dueTimes.at(later)
+	case ReadFollow:
+		p.follow, p.followAfter = append(p.follow, r.agg), later
+	case ReadSweep:
+		g.endSweep()
+	case ReadLoad:
+		p.load = nil // the next sweep finds them again, in their order
+	case ReadWriters:
+		p.writersAfter = later
+	case ReadHolds:
+		p.holdsAfter = later
+	case ReadUrgent:
+	}
+	g.endRead()
+}
+
+// finishFast takes a page of new rows, lane by lane.
+func (g *Ledger) finishFast(r *Read, a *Answer) {
+	p := &g.plan
+	p.fastTook = a.Took
+	p.reads.add(a.Took)
+	if g.isOvertaken(a) {
+		return
+	}
+	if r.Skip != nil {
+		g.finishSkim(r.lanes[0], r, a)
+		return
+	}
+	rows := a.Page.Rows
+	taken, fresh := false, 0
+	whole := r.whole
+	for _, l := range r.lanes {
+		from, to := lanePart(rows, l.number)
+		if l.gone || l.draining {
+			whole = false
+			continue
+		}
+		whole = whole && l.scan.movedBack != g.readNo
+		before := len(l.items)
+		if g.finishFastLane(l, rows[from:to], r, a) {
+			taken = true
+		}
+		fresh += max(len(l.items)-before, 0)
+		whole = whole && to-from < r.Limit
+	}
+	p.unlooked += fresh
+	if taken {
+		p.busy()
+	} else {
+		p.empty(g.cfg.PollInterval)
+	}
+	if g.isBehind() {
+		p.rate, p.rateAt = 0, g.now
+	} else {
+		p.arrived(fresh, g.now)
+	}
+	g.updateSelfPolling()
+	p.nextPoll = g.now.Add(max(p.interval, firstPoll))
+	if whole && !p.sweeping {
+		p.sweepTook = a.Took
+		g.endSweep()
+		// The next poll will have covered the rows again by then.
+		p.nextSweep = p.nextSweep.Add(p.interval / 2)
+	}
+}
+
+// finishSkim takes the rows that were picked from a lane whose rows are nearly
+// all passed over.
+func (g *Ledger) finishSkim(l *lane, r *Read, a *Answer) {
+	if l.gone || l.draining {
+		return
+	}
+	s := &l.scan
+	if s.movedBack == g.readNo {
+		s.woken = true
+		return
+	}
+	taken, short := g.takeSkimmed(l, r, a)
+	g.plan.unlooked += taken
+	var released []*aggregate // while the read was under way
+	for key := range r.Skip {
+		if agg := l.aggs[key]; agg != nil && len(agg.holders) == 0 {
+			released = append(released, agg)
+		}
+	}
+	g.advanceAll(released)
+	s.floor = min(s.position, g.horizon.seq)
+	full := len(a.Refs) >= r.Limit
+	g.endOfPage(l, full, short, taken < len(a.Refs)/8)
+	g.plan.busy()
+}
+
+// takeSkimmed takes the rows of a lane that were loaded, and passes over those
+// that were only listed. It returns the number of rows that were taken, and
+// whether there was no room for one.
+func (g *Ledger) takeSkimmed(l *lane, r *Read, a *Answer) (taken int, short bool) {
+	rows := a.Page.Rows
+	for i := range a.Refs {
+		ref := &a.Refs[i]
+		if _, skipped := r.Skip[ref.Aggregate]; skipped {
+			// Also if the aggregate was released meanwhile: then the row is
+			// read again.
+			l.aggregate(ref.Aggregate).pass(ref.Seq)
+		} else if len(rows) > 0 && rows[0].ID == ref.ID { // else the row is gone
+			if !g.take(l, &rows[0], a.Page.Now) {
+				return taken, true
+			}
+			l.scan.saw(&rows[0], a.Page.Now)
+			rows = rows[1:]
+			taken++
+		}
+		l.scan.position = max(l.scan.position, ref.Seq)
+	}
+	return taken, false
+}
+
+// endOfPage notes what a page of a lane says about the rows behind it: the page
+// was full, there was no room for one of its rows, or few of its rows were
+// taken.
+func (g *Ledger) endOfPage(l *lane, full, short, few bool) {
+	switch {
+	case full && !short && few:
+		l.scan.state = skimming
+	case full || short:
+		l.scan.state = behind
+	default:
+		l.scan.state = caughtUp
+		l.suspicion.seenReady()
+		g.forgetMarks(l)
+	}
+}
+
+// isOvertaken reports whether an excluded transaction had ended when these rows
+// had been read: the rows of that transaction come first.
+func (g *Ledger) isOvertaken(a *Answer) bool {
+	from, some := g.horizon.ended(a.Writers)
+	if some {
+		g.rescanFrom(from)
+	}
+	return some
+}
+
+// loadMissing schedules loading the unknown rows of a lane that come before
+// those that were read. It reports whether there are any.
+func (g *Ledger) loadMissing(l *lane, a *Answer) bool {
+	found := false
+	for i := range a.Refs {
+		ref := &a.Refs[i]
+		if ref.Lane == l.number && !l.accountsFor(ref) {
+			g.plan.load = append(g.plan.load, ref.Key)
+			found = true
+		}
+	}
+	return found
+}
+
+// lanePart returns the range of a lane's rows in a page that is ordered by
+// lane.
+func lanePart(rows []store.Row, lane int) (from, to int) {
+	before := func(lane int) int { return sort.Search(len(rows), func(i int) bool { return rows[i].Lane >= lane }) }
+	return before(lane), before(lane + 1)
+}
+
+// finishFastLane takes the rows of one lane. It reports whether any row was
+// new.
+func (g *Ledger) finishFastLane(l *lane, rows []store.Row, r *Read, a *Answer) bool {
+	s := &l.scan
+	if s.movedBack == g.readNo || g.loadMissing(l, a) {
+		s.woken = true
+		return false
+	}
+	if s.impossible(rows) {
+		g.distrust() // nothing is taken before the store has reported open transactions
+		return false
+	}
+	full := len(rows) >= r.Limit
+	before, known := s.position, len(l.items)
+	short, gap := false, full && rows[len(rows)-1].Seq < before
+	for i := range rows {
+		row := &rows[i]
+		if !g.take(l, row, a.Page.Now) {
+			short = true // the window is full: this row and those after it are read again
+			gap = gap || row.Seq < before
+			break
+		}
+		s.saw(row, a.Page.Now)
+		s.position = max(s.position, row.Seq)
+	}
+	if !gap {
+		s.floor, s.rescan = min(s.position, g.horizon.seq), false
+	}
+	g.endOfPage(l, full, short, len(l.items)-known < len(rows)/8)
+	// A page full of rows that are known or held says nothing about the rows
+	// after it: continue from where reading stopped.
+	s.clogged = full && s.position == before
+	if s.state == caughtUp && !gap {
+		s.whole = g.horizon.whole()
+	}
+	return s.position > before || len(l.items) > known
+}
+
+// finishDue takes deferred rows that are due.
+func (g *Ledger) finishDue(r *Read, a *Answer) {
+	full := len(a.Page.Rows) >= r.Limit
+	if next := a.Page.Next; !next.IsZero() {
+		g.dueTimes.at(g.now.Add(next.Sub(a.Page.Now)))
+	}
+	if full {
+		g.dueTimes.at(g.now.Add(g.cfg.Linger))
+	}
+	crowded := false
+	for i := range a.Page.Rows {
+		row := &a.Page.Rows[i]
+		l := g.lanes.at(row.Lane)
+		if l == nil || !l.active() {
+			continue
+		}
+		crowded = crowded || l.unsettled >= g.window || l.items[row.ID] == nil && l.suspicion.undecided(row.ID, &l.suspicion.late)
+		if !g.takeDue(l, row) && full {
+			it := g.add(l, row, false)
+			it.late = true
+			g.deferBehind(l, it)
+		}
+	}
+	if crowded {
+		g.dueTimes.at(g.now.Add(firstPoll))
+	}
+	if full || crowded {
+		return
+	}
+	for _, l := range r.lanes {
+		if !l.draining { // else it took none
+			l.suspicion.late = places{}
+		}
+	}
+}
+
+// behindDelay is how long a due row that waits behind another row of its
+// aggregate is deferred, unless its turn comes first.
+const behindDelay = 5 * time.Second
+
+// recall makes the next rows of an aggregate that were deferred behind another
+// row due again: their turn has come.
+func (g *Ledger) recall(a *aggregate) {
+	l := a.lane
+	// The limit is less than a page.
+	for i := range min(len(a.holders), maxQueued, max(g.cfg.BatchSize/2, 1)) {
+		h := &a.holders[i]
+		if known := l.items[h.id]; !h.behind || known != nil && known.state != settled {
+			return
+		}
+		h.behind = false
+		row := &store.Row{Key: store.Key{Lane: l.number, Seq: h.seq, ID: h.id}, Attempts: h.attempts, Replay: h.replay, LastError: h.text}
+		it := g.add(l, row, false)
+		it.late = true
+		g.deferEvent(it, 0, true, h.text)
+	}
+}
+
+// finishFollow takes the rows of an aggregate that had been passed over, in
+// their order.
+func (g *Ledger) finishFollow(r *Read, answer *Answer) {
+	a := r.agg
+	a.following = false
+	if a.lane.gone || a.lane.draining {
+		return
+	}
+	if g.isOvertaken(answer) {
+		g.advance(a)
+		return
+	}
+	upTo, passedTo := r.Cursors[0].UpTo, a.passedTo
+	if a.passed != r.passed {
+		// Meanwhile an earlier event was deferred, or the read position moved
+		// back: these rows would come too early.
+		g.advance(a)
+		return
+	}
+	a.passed, a.passedTo = 0, 0
+	rows := answer.Page.Rows
+	g.plan.unlooked += len(rows)
+	for i := range rows {
+		if !g.take(a.lane, &rows[i], answer.Page.Now) {
+			a.pass(rows[i].Seq)
+		}
+	}
+	switch {
+	case len(rows) >= r.Limit:
+		a.pass(rows[len(rows)-1].Seq + 1)
+	case passedTo > upTo:
+		a.pass(upTo + 1) // passed over while this read was under way
+	}
+	if a.passed != 0 {
+		a.passedTo = max(a.passedTo, passedTo)
+	}
+	// take may have forgotten the aggregate meanwhile: put it back if it has
+	// state.
+	if known := a.lane.aggs[a.key]; known == nil && (a.passed != 0 || len(a.queue) > 0) {
+		a.lane.aggs[a.key] = a
+	}
+	g.advance(a)
+}
+
+// finishSweep compares the rows in the table with those that are known.
+func (g *Ledger) finishSweep(r *Read, a *Answer) {
+	p := &g.plan
+	p.sweepTook += a.Took
+	count := make(map[int]int, len(r.lanes))
+	for i := range a.Refs {
+		ref := &a.Refs[i]
+		l := g.lanes.at(ref.Lane)
+		if l == nil {
+			continue
+		}
+		count[ref.Lane]++
+		if _, ok := p.swept[l]; ok {
+			p.swept[l] = ref.Seq
+		}
+		if !l.accountsFor(ref) && len(p.load) < g.cfg.ColdQueue {
+			p.load = append(p.load, ref.Key)
+		}
+	}
+	for _, l := range r.lanes {
+		if count[l.number] < r.Limit {
+			delete(p.swept, l)
+		}
+	}
+	if len(p.swept) == 0 {
+		g.endSweep()
+	}
+}
+
+// accountsFor reports whether there is a reason why a row below the read
+// position still exists. A row that waits behind a hold is noted as passed
+// over: it may have committed late, and then no read has noted it before.
+func (l *lane) accountsFor(ref *driver.RowRef) bool {
+	if l.items[ref.ID] != nil {
+		return true
+	}
+	if ref.Aggregate.IsZero() {
+		_, skipped := l.skipped[ref.Seq]
+		return skipped
+	}
+	a := l.aggs[ref.Aggregate]
+	if a == nil || !a.heldBefore(ref.Seq) && (a.passed == 0 || ref.Seq < a.passed) {
+		return false
+	}
+	a.pass(ref.Seq)
+	return true
+}
+
+// finishLoad takes rows that committed late.
+func (g *Ledger) finishLoad(a *Answer) {
+	rows := a.Page.Rows
+	for i := range rows {
+		row := &rows[i]
+		// The read position may have moved back since the sweep: then the fast
+		// read covers the row.
+		if l := g.lanes.at(row.Lane); l != nil && l.active() && row.Seq <= l.scan.position {
+			if !g.take(l, row, a.Page.Now) {
+				g.plan.load = nil // the next sweep finds it again; later rows must not come first
+				break
+			}
+			l.scan.saw(row, a.Page.Now)
+		}
+	}
+	if len(rows) > 0 {
+		g.plan.busy()
+	}
+}
+
+// finishUrgent takes rows that have a priority, ahead of the fast read, which
+// will find them known or gone.
+func (g *Ledger) finishUrgent(r *Read, a *Answer) {
+	p := &g.plan
+	p.urgentTook, p.looked = a.Took, a.Page.RowsScanned
+	u := urgentPage{
+		overtaken: g.isOvertaken(a),
+		// Even if the queue is full there is room for a few urgent rows, which
+		// are delivered next.
+		room: max(g.cfg.ColdQueue+g.cfg.BatchSize-g.cold.depth, urgentLimit-len(g.cold.urgent)),
+		left: make(map[*lane]bool, len(r.lanes)), waits: make(map[store.Aggregate]struct{}),
+	}
+	rows := a.Page.Rows
+	for i := range rows {
+		row := &rows[i]
+		l := g.lanes.at(row.Lane)
+		if l != nil && !l.draining && l.items[row.ID] == nil && !row.DueAt.After(a.Page.Now) {
+			before := l.unsettled
+			g.takeUrgent(l, row, &u)
+			u.room -= l.unsettled - before
+		}
+	}
+	// Only a read that returns no row has seen all of them: a store may leave
+	// rows out, and rows of a short page may have been settled during the read.
+	for _, l := range r.lanes {
+		if from, to := lanePart(rows, l.number); from == to && !u.left[l] && !l.draining {
+			l.suspicion.urgent = places{}
+		}
+	}
+}
+
+// urgentPage is the state while a page of urgent rows is taken.
+type urgentPage struct {
+	overtaken bool
+	room      int
+	left      map[*lane]bool               // lanes with rows that were left in the table
+	waits     map[store.Aggregate]struct{} // aggregates whose next rows have to wait
+}
+
+func (g *Ledger) takeUrgent(l *lane, row *store.Row, u *urgentPage) {
+	urgent := &l.suspicion.urgent
+	agg := driver.AggregateOf(&row.Event)
+	_, waits := u.waits[agg]
+	switch {
+	case row.Seq <= l.scan.position:
+		u.waits[agg] = struct{}{} // it committed late, and the fast read returns it
+	case u.room <= 0 || l.unsettled >= g.window || l.suspicion.undecided(row.ID, urgent):
+		u.left[l] = true
+	case agg.IsZero():
+		g.takeUnordered(l, row, false, urgent)
+	case u.overtaken || l.scan.rescan || l.scan.movedBack == g.readNo || len(g.plan.load) > 0:
+		u.left[l] = true // rows in front of it may be unknown
+	case waits || !g.takeAhead(l, row):
+		u.waits[agg] = struct{}{}
+	}
+}

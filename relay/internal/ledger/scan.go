@@ -1,0 +1,126 @@
+package ledger
+
+import (
+	"time"
+
+	"github.com/waybillhq/waybill/store"
+)
+
+// scan is how far a lane has been read.
+type scan struct {
+	state scanState
+	// position is the seq at which the fast read stopped. A row may commit late
+	// with a lower seq.
+	position int64
+	// floor is the seq up to which every row that will ever exist has been
+	// seen, except rows of excluded transactions; see horizon.
+	floor  int64
+	recent recent // used instead of floor if the store cannot report open transactions
+	// whole is the horizon at the time when the lane was last read to its end:
+	// no new row can appear at or below it.
+	whole int64
+	// rescan: there may be unseen rows between rescanFrom and the position that
+	// come before the rows that are read next.
+	rescan     bool
+	rescanFrom int64
+	// clogged: the rows just before the position fill a whole page.
+	clogged bool
+	// woken: a notification reported rows to read.
+	woken bool
+	// movedBack is the read that was under way when the position moved back:
+	// its rows come after rows that will be read again.
+	movedBack int64
+}
+
+// scanState is what the last fast read of a lane showed.
+type scanState uint8
+
+const (
+	caughtUp scanState = iota // the read reached the end of the lane
+	behind                    // the read did not reach the end of the lane
+	skimming                  // behind, and most rows of the page were passed over: larger pages are listed first
+)
+
+// rescanAt has the lane checked from a seq on before more of it is taken.
+func (s *scan) rescanAt(seq int64) {
+	if !s.rescan || seq < s.rescanFrom {
+		s.rescan, s.rescanFrom = true, seq
+	}
+	s.woken = true
+}
+
+// lowerFloor makes reads begin at a seq again.
+func (s *scan) lowerFloor(seq int64) { s.floor, s.whole = min(s.floor, seq), 0 }
+
+// moveBack makes the fast read continue at a seq that it has passed, while a
+// read is under way.
+func (s *scan) moveBack(to, readNo int64) {
+	s.position, s.movedBack = min(s.position, to), readNo
+	s.lowerFloor(s.position)
+	s.state, s.woken, s.clogged = behind, true, true
+}
+
+// impossible reports whether a read has returned a row that cannot exist: when
+// the lane was last read to its end, all rows up to the horizon of that time
+// had been seen. Such a seq was drawn a second time, because the sequence went
+// back, as it does after a crash: a connection pool may hide the crash from the
+// relay. A seq in front of it may have been drawn again and not committed yet.
+func (s *scan) impossible(rows []store.Row) bool {
+	for i := range rows {
+		if seq := rows[i].Seq; seq > s.position && seq <= s.whole {
+			return true
+		}
+	}
+	return false
+}
+
+// saw notes a row that was read at now.
+func (s *scan) saw(row *store.Row, now time.Time) { s.recent.add(row.Seq, row.CreatedAt, now) }
+
+// recent knows where the rows of the last two seconds begin. A transaction
+// draws the seq of its events before it commits, so rows near the end of a lane
+// regularly appear out of order; the fast read begins a little before the
+// position where it stopped.
+type recent struct {
+	buckets [recentBuckets]bucket
+}
+
+type bucket struct {
+	number int64 // the period of time
+	first  int64 // the lowest seq written in that period
+}
+
+const (
+	recentBuckets = 16
+	bucketWidth   = 125 * time.Millisecond
+)
+
+// add notes a row that was read at now. A producer with plain SQL may have
+// written any creation time: a time in the future counts as now.
+func (r *recent) add(seq int64, created, now time.Time) {
+	if created.Before(now.Add(-recentBuckets * bucketWidth)) {
+		return
+	}
+	if created.After(now) {
+		created = now
+	}
+	n := created.UnixNano() / int64(bucketWidth)
+	b := &r.buckets[n%recentBuckets]
+	if n > b.number {
+		*b = bucket{number: n, first: seq}
+	} else if n == b.number {
+		b.first = min(b.first, seq)
+	}
+}
+
+// floor returns the seq after which to read: just before the first row of the
+// last two seconds, or read if there is none.
+func (r *recent) floor(now time.Time, read int64) int64 {
+	oldest := now.UnixNano()/int64(bucketWidth) - recentBuckets
+	for _, b := range r.buckets {
+		if b.first > 0 && b.number > oldest {
+			read = min(read, b.first-1)
+		}
+	}
+	return read
+}
