@@ -45,9 +45,9 @@ type engine struct {
 	idle    int    // workers without a job
 	calls   int    // jobs with workers
 	chunk   chunker
-	// suspect is the delivery of a suspect, if one is in flight. Its context
-	// can end before the others.
-	suspect *job
+	// suspects are the deliveries of suspects in flight. Their contexts can end
+	// before the others.
+	suspects []*job
 
 	commits  *hotQueue
 	database *outage.Log

@@ -386,22 +386,23 @@ func (e *engine) checkLease(now time.Time) {
 		e.log.Warn("the drain timed out; deliveries in flight stay pending", slog.Int(logkey.Calls, e.calls))
 		e.endLease(errDrain)
 	}
-	e.endSuspect(now)
+	e.endSuspects(now)
 }
 
-// endSuspect ends the delivery of a suspect whose lane moves to another node
-// and whose drain has timed out. The suspect's attempt was counted before the
-// delivery. The lane waits for the settlement that takes the attempt back:
-// otherwise each move while a destination hangs would spend an attempt.
-func (e *engine) endSuspect(now time.Time) {
-	if e.suspect == nil || e.suspect.stop == nil || e.stopping {
+// endSuspects ends the deliveries of suspects whose lane moves to another node
+// and whose drain has timed out. The attempt of a suspect may have been counted
+// before the delivery. The lane waits for the settlement that takes the attempt
+// back: otherwise each move while a destination hangs would spend an attempt.
+func (e *engine) endSuspects(now time.Time) {
+	if e.stopping {
 		return
 	}
-	it := e.suspect.items[0]
-	if by, draining := it.DrainedBy(); draining && !now.Before(by) {
-		e.suspect.stop(errDrain)
-		e.suspect.stop = nil
-		e.ledger.ExtendDrain(it, now.Add(workerTime))
+	for _, j := range e.suspects {
+		if !j.stopped && slices.ContainsFunc(j.items, func(it *ledger.Item) bool { return it.IsOverdue(now) }) {
+			j.stopped = true
+			j.stop(errDrain)
+			e.ledger.ExtendDrain(j.items, now.Add(workerTime))
+		}
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/waybillhq/waybill"
@@ -15,9 +16,11 @@ import (
 // job is one call of the sink.
 type job struct {
 	ctx   context.Context
-	stop  context.CancelCauseFunc // of a suspect
 	items []*ledger.Item
 	batch []waybill.Delivery
+
+	stop    context.CancelCauseFunc // of suspects
+	stopped bool                    // stop was called before the delivery ended
 
 	results []error
 	took    time.Duration
@@ -30,19 +33,17 @@ func (e *engine) dispatch(now time.Time) {
 	if e.stopping || !e.member.holdsLease(now) {
 		return
 	}
-	e.ledger.CountSuspect(now)
-	if e.idle > 0 {
-		if it := e.ledger.NextSuspect(now); it != nil {
-			j := e.newJob()
-			j.items = append(j.items, it)
-			j.ctx, j.stop = context.WithCancelCause(e.lease)
-			e.suspect = j
-			e.send(j)
-		}
+	e.ledger.CountSuspects(now)
+	for e.idle > 0 && e.ledger.SuspectsReady() > 0 {
+		j := e.newJob()
+		j.items = e.ledger.NextSuspects(j.items, e.batchSize(e.ledger.SuspectsReady()), now)
+		j.ctx, j.stop = context.WithCancelCause(e.lease)
+		e.suspects = append(e.suspects, j)
+		e.send(j)
 	}
 	for e.idle > 0 && e.ledger.Ready() > 0 {
 		j := e.newJob()
-		j.items = e.ledger.NextBatch(j.items, e.batchSize(), now)
+		j.items = e.ledger.NextBatch(j.items, e.batchSize(e.ledger.Ready()), now)
 		if len(j.items) == 0 {
 			e.free = append(e.free, j)
 			return
@@ -112,11 +113,9 @@ func (e *engine) finishJob(j *job) {
 	e.idle++
 	e.calls--
 	e.chunk.add(len(j.items), j.took)
-	if j == e.suspect {
-		e.suspect = nil
-	}
 	if j.stop != nil {
 		j.stop(nil)
+		e.suspects = slices.DeleteFunc(e.suspects, func(x *job) bool { return x == j })
 	}
 	if !j.lapsed && len(j.results) != len(j.items) {
 		err := errResults(len(j.results), len(j.items))
@@ -237,9 +236,9 @@ func (c *chunker) size() int {
 // ready.
 const worthwhile = 64
 
-// batchSize returns the maximum number of events of the next call of the sink.
-func (e *engine) batchSize() int {
-	ready := e.ledger.Ready()
+// batchSize returns the maximum number of events of the next call of the sink,
+// if that many are ready.
+func (e *engine) batchSize(ready int) int {
 	share := (ready + e.cfg.Workers - 1) / e.cfg.Workers
 	if e.serial {
 		return min(max(share, 1), e.chunk.size(), e.cfg.BatchSize)

@@ -17,6 +17,7 @@ import (
 func suspectChecks[T any]() []check[T] {
 	return []check[T]{
 		{name: "suspects", run: suspects[T]},
+		{name: "suspects_counted_together", run: suspectsCountedTogether[T]},
 		{name: "suspects_handed_on", run: suspectsHandedOn[T]},
 		{name: "suspects_behind_an_outage", run: suspectsBehindOutage[T]},
 		{name: "suspects_behind_a_backlog", run: suspectsBehindBacklog[T]},
@@ -25,9 +26,8 @@ func suspectChecks[T any]() []check[T] {
 	}
 }
 
-// suspects: after an owner crashed, events that may have been in flight are
-// delivered one at a time, and their attempts are counted before the delivery.
-// An event whose attempts are used up by then is dead.
+// suspects: after an owner crashed, the attempts of events that may have been in
+// flight are counted before the delivery. An event whose attempts are used up by then is dead.
 func suspects[T any](b *env[T]) {
 	r := &recorder{}
 	r.answer = func(d waybill.Delivery) error {
@@ -83,6 +83,54 @@ func suspects[T any](b *env[T]) {
 	b.await("delivered", func() bool { return b.state(fresh.ID) == "delivered" })
 	if n := len(r.of(fresh.ID)); n != 1 {
 		b.Errorf("%d calls", n)
+	}
+}
+
+// suspectsCountedTogether: an owner crashed while it tried several suspects,
+// whose attempts it had counted together. The next owner tries each of them
+// alone, so that only the event that kills its process is counted again.
+func suspectsCountedTogether[T any](b *env[T]) {
+	var evs []waybill.Event
+	for i := range 8 {
+		name := ""
+		if i%2 == 0 {
+			name = fmt.Sprint("a", i)
+		}
+		evs = append(evs, event(name, i))
+	}
+	b.write(evs...)
+	b.abandonLanes()
+	for _, ev := range evs {
+		b.spend(ev.ID, 1)
+	}
+	b.abandonLanes()
+	var inFlight atomic.Int64
+	r := &recorder{}
+	r.answer = func(d waybill.Delivery) error {
+		if n := inFlight.Add(1); n != 1 {
+			b.Errorf("%d suspects are in flight", n)
+		}
+		defer inFlight.Add(-1)
+		others := 0
+		for _, ev := range evs {
+			if ev.ID != d.ID && b.find(ev.ID).Attempts > 1 && b.state(ev.ID) != "delivered" {
+				others++
+			}
+		}
+		if others > 0 {
+			b.Errorf("the attempts of %d other events are counted again", others)
+		}
+		if err := b.counted(d); err != nil {
+			b.Error(err)
+		}
+		return nil
+	}
+	b.start(r.sink(), b.quick())
+	b.awaitEmpty()
+	for _, ev := range evs {
+		if ds := r.of(ev.ID); len(ds) != 1 || ds[0].Attempt != 2 {
+			b.Errorf("event %s was delivered %d times", ev.Payload, len(ds))
+		}
 	}
 }
 

@@ -110,3 +110,27 @@ func killer(b *env, name string) {
 		b.Errorf("%d dead letters, want the killer alone", s.Dead)
 	}
 }
+
+// TestKillerAmongMany: one of 500 events in flight kills every process. That
+// event is dead after as many processes as it has attempts. All others are delivered, and each of them is counted together with
+// the killer once at the most.
+func TestKillerAmongMany(t *testing.T) {
+	onEach(t, func(t *testing.T, p place) {
+		b := newEnv(t, p.oneLane())
+		names := series("", 500)
+		killer := names[200]
+		b.add(names...)
+		b.killedBy(killer, spec{Batch: true})
+		b.start(spec{Name: "last"})
+		b.awaitEmpty()
+		if s := b.stats(); s.Dead != 1 {
+			b.Errorf("%d dead letters, want the killer alone", s.Dead)
+		}
+		b.wantDelivered(slices.DeleteFunc(names, func(n string) bool { return n == killer })...)
+		for _, r := range b.journal() {
+			if name := r.Aggregate + "/" + r.Number; name != killer && r.Attempt > 2 {
+				b.Errorf("a neighbor was counted twice: %s", r)
+			}
+		}
+	})
+}

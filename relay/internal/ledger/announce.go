@@ -118,9 +118,9 @@ func (g *Ledger) isStraight(l *lane, ev *waybill.Event, c *driver.Commit) bool {
 		l.open && l.scan.state == caughtUp && l.suspicion.ready.free == 0 && l.unsettled < g.window && g.past.complete(g.now)
 }
 
-// unmark reports whether a commit of this process has announced the row that
+// takeAnnounced reports whether a commit of this process has announced the row that
 // was read.
-func (l *lane) unmark(id waybill.ID) bool {
+func (l *lane) takeAnnounced(id waybill.ID) bool {
 	if len(l.announced) == 0 {
 		return false
 	}
@@ -131,15 +131,15 @@ func (l *lane) unmark(id waybill.ID) bool {
 	return hot
 }
 
-// oldMarks is the number of fast reads in which an announced event may be
+// maxMissed is the number of fast reads in which an announced event may be
 // missing.
-const oldMarks = 8
+const maxMissed = 8
 
-// forgetMarks drops announcements whose rows were never read: the rows were
+// forgetAnnounced drops announcements whose rows were never read: the rows were
 // rolled back, or another node has delivered them.
-func (g *Ledger) forgetMarks(l *lane) {
+func (g *Ledger) forgetAnnounced(l *lane) {
 	for id, reads := range l.announced {
-		if reads >= oldMarks {
+		if reads >= maxMissed {
 			delete(l.announced, id)
 			g.dropAnnouncements(1, observe.DropRowMissing)
 			continue

@@ -104,8 +104,7 @@ func (g *Ledger) Undelivered(it *Item, now time.Time) {
 	}
 	g.move(it, waiting)
 	switch {
-	case it.suspect:
-		g.suspects.again(it)
+	case it.suspect: // it is delivered again in its turn
 	case it.agg != nil:
 		g.advance(it.agg)
 	default:

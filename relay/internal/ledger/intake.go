@@ -19,7 +19,7 @@ func (g *Ledger) take(l *lane, row *store.Row, now time.Time) bool {
 	if l.unsettled >= g.window || l.suspicion.undecided(row.ID, &l.suspicion.ready) {
 		return false
 	}
-	hot := l.unmark(row.ID)
+	hot := l.takeAnnounced(row.ID)
 	if row.Err == nil && row.DueAt.After(now) {
 		// A producer inserted the row with plain SQL and a due time in the
 		// future: the row belongs in delayed.
@@ -84,7 +84,7 @@ func (g *Ledger) takeAhead(l *lane, row *store.Row) bool {
 		l.suspicion.pass(dest, row.ID, &l.suspicion.urgent)
 		return false
 	}
-	it := g.add(l, row, l.unmark(row.ID))
+	it := g.add(l, row, l.takeAnnounced(row.ID))
 	it.agg = a
 	l.suspicion.mark(it, &l.suspicion.urgent)
 	a.enqueue(it)

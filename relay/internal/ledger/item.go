@@ -55,7 +55,7 @@ var allowed = [states][states]bool{
 		queued:   true, // it is the next event of its aggregate
 		parked:   true, // its destination is unavailable
 		inFlight: true, // with the event in front of it, or a suspect's turn
-		finished: true, // deferred, dead without a delivery, or its attempt is counted
+		finished: true, // deferred, dead without a delivery, or a suspect whose attempt is being counted
 		dropped:  true,
 	},
 	queued: {
@@ -126,6 +126,8 @@ func (it *Item) result() driver.Result {
 	return driver.Result{Lane: it.lane.number, ID: it.row.ID, Seq: it.row.Seq, Late: it.late, Replay: it.row.Replay, Attempts: it.attempts}
 }
 
-// DrainedBy returns when the lane of the item is released although the item is
-// in flight; false if the lane is not being released.
-func (it *Item) DrainedBy() (time.Time, bool) { return it.lane.drainBy, it.lane.draining }
+// IsOverdue reports whether the lane of the item is being released, and the time
+// for that is over.
+func (it *Item) IsOverdue(now time.Time) bool {
+	return it.lane.draining && !now.Before(it.lane.drainBy)
+}

@@ -163,6 +163,9 @@ func (o *owned) that(ok func(*lane) bool) []*lane {
 func (g *Ledger) LaneAcquired(lease driver.Lease, claim any, now time.Time) {
 	g.now = now
 	g.lanes.add(newLane(lease, claim, now))
+	if lease.Unclean {
+		g.suspects.size = 0 // the groups of its suspects begin with one event
+	}
 }
 
 // LaneLost drops a lane that this relay does not own any more. The results of
@@ -197,8 +200,14 @@ func (g *Ledger) DrainLane(number int, by, now time.Time) {
 	g.dropAll(l)
 }
 
-// ExtendDrain gives the deliveries of a lane that is being released more time.
-func (g *Ledger) ExtendDrain(it *Item, by time.Time) { it.lane.drainBy = by }
+// ExtendDrain gives the lanes of items that are being released more time.
+func (g *Ledger) ExtendDrain(items []*Item, by time.Time) {
+	for _, it := range items {
+		if it.lane.draining {
+			it.lane.drainBy = by
+		}
+	}
+}
 
 // dropAll removes all events of a lane that are not in flight from memory.
 func (g *Ledger) dropAll(l *lane) {

@@ -22,7 +22,7 @@ const (
 	kindDone kind = iota
 	kindRetry
 	kindDead
-	kindCount // the attempt of a suspect, before the delivery
+	kindCount // a suspect, before the delivery
 )
 
 // isUrgent reports whether the settlement should not wait for more outcomes: a

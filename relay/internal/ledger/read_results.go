@@ -194,7 +194,7 @@ func (g *Ledger) endOfPage(l *lane, full, short, few bool) {
 	default:
 		l.scan.state = caughtUp
 		l.suspicion.seenReady()
-		g.forgetMarks(l)
+		g.forgetAnnounced(l)
 	}
 }
 

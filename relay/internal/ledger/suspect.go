@@ -7,20 +7,30 @@ import (
 )
 
 // suspects are events that may have been in flight on a crashed owner: one of
-// them may have caused the crash. They are delivered one at a time: the attempt
-// is counted, durably, then the event is delivered and settled. So an event
-// that kills its process becomes a dead letter, and its neighbors do not.
+// them may have caused the crash. They are tried in groups: the attempts of the
+// group are counted, durably, then its events are delivered and settled, then
+// the next group begins. An event that kills its process becomes a dead letter,
+// and its neighbors do not:
+//
+//   - Groups of ready rows grow from one event, so that a crash with many
+//     events in flight takes few turns.
+//   - The count moves the rows to delayed. Deferred rows are tried alone: a
+//     neighbor is counted together with the killer once.
+//   - A row whose last attempt this is goes alone.
 type suspects struct {
-	list    []*Item
-	current *Item
-	counted bool // current's attempt is on disk
-	sent    bool
+	list  []*Item
+	group []*Item // being tried
+	size  int     // of the last group
 }
+
+// maxGroup is the maximum number of suspects that are tried together.
+const maxGroup = 256
 
 func (s *suspects) push(it *Item) { s.list = append(s.list, it) }
 
+// has reports whether the item waits for its turn, or has it.
 func (s *suspects) has(it *Item) bool {
-	return it.suspect && (s.current == it || slices.Contains(s.list, it))
+	return it.suspect && (slices.Contains(s.group, it) || slices.Contains(s.list, it))
 }
 
 // next removes and returns the next suspect: one that probes its destination;
@@ -43,6 +53,11 @@ func (s *suspects) next() *Item {
 	return it
 }
 
+// isAlone reports whether an item is tried alone.
+func (g *Ledger) isAlone(it *Item) bool {
+	return it.late || it.probe || g.cfg.MaxAttempts > 0 && it.row.Attempts+1 >= g.cfg.MaxAttempts
+}
+
 // remove forgets an item that is dropped.
 func (s *suspects) remove(it *Item) {
 	if !it.suspect {
@@ -54,27 +69,19 @@ func (s *suspects) remove(it *Item) {
 
 // settled ends an item's turn.
 func (s *suspects) settled(it *Item) {
-	if s.current == it {
-		s.current, s.counted, s.sent = nil, false, false
-	}
-}
-
-// again lets the current suspect be delivered again: its delivery did not
-// happen.
-func (s *suspects) again(it *Item) {
-	if s.current == it {
-		s.sent = false
+	if it.suspect {
+		s.group = slices.DeleteFunc(s.group, func(x *Item) bool { return x == it })
 	}
 }
 
 var errCrashed = errors.New("the last attempt did not return: the process ended during the delivery")
 
-// CountSuspect chooses the next suspect and queues the settlement that counts
-// its attempt.
-func (g *Ledger) CountSuspect(now time.Time) {
+// CountSuspects chooses the next group of suspects when the last one has ended,
+// and queues the settlement that counts its attempts.
+func (g *Ledger) CountSuspects(now time.Time) {
 	g.now = now
 	s := &g.suspects
-	for s.current == nil && len(s.list) > 0 {
+	for len(s.group) == 0 && len(s.list) > 0 {
 		it := s.next()
 		if it.state != waiting || it.lane.gone {
 			continue
@@ -83,7 +90,7 @@ func (g *Ledger) CountSuspect(now time.Time) {
 			g.park(it, g.dests[name])
 			continue
 		}
-		s.current = it
+		s.group = append(s.group, it)
 		if it.row.Err != nil {
 			g.deadLetterUndelivered(it, it.row.Err)
 			return
@@ -92,22 +99,67 @@ func (g *Ledger) CountSuspect(now time.Time) {
 			g.deadLetterUndelivered(it, crashReason(it))
 			return
 		}
+		s.size = min(max(2*s.size, 1), maxGroup)
+		if !g.isAlone(it) {
+			g.fillGroup(s.size)
+		}
+		g.countGroup()
+	}
+}
+
+// fillGroup adds ready rows to the group that have not more attempts than its
+// first row.
+func (g *Ledger) fillGroup(limit int) {
+	s := &g.suspects
+	attempts := s.group[0].row.Attempts
+	rest := s.list[:0]
+	for _, it := range s.list {
+		if len(s.group) < limit && !g.isAlone(it) && it.row.Attempts <= attempts && it.row.Err == nil && it.state == waiting && !it.lane.gone {
+			s.group = append(s.group, it)
+			continue
+		}
+		rest = append(rest, it)
+	}
+	clear(s.list[len(rest):])
+	s.list = rest
+}
+
+// countGroup queues the settlement that counts the attempts of the group.
+func (g *Ledger) countGroup() {
+	for _, it := range slices.Clone(g.suspects.group) {
+		if name, down := g.down(&it.row.Event); down && !it.probe {
+			g.suspects.settled(it)
+			g.park(it, g.dests[name])
+			continue
+		}
 		it.attempts = it.row.Attempts + 1
 		g.outcome(outcome{it: it, kind: kindCount, holds: it.agg != nil, text: it.row.LastError})
 	}
 }
 
-// NextSuspect returns a suspect whose attempt is counted, as in flight: it is
-// delivered alone. It returns nil if there is none.
-func (g *Ledger) NextSuspect(now time.Time) *Item {
-	g.now = now
-	s := &g.suspects
-	if s.current == nil || !s.counted || s.sent {
-		return nil
+// SuspectsReady returns the number of suspects whose attempt is counted, and
+// which can be delivered.
+func (g *Ledger) SuspectsReady() int {
+	n := 0
+	for _, it := range g.suspects.group {
+		if it.counted && it.state == waiting {
+			n++
+		}
 	}
-	s.sent = true
-	g.startDelivery(s.current)
-	return s.current
+	return n
+}
+
+// NextSuspects appends suspects whose attempt is counted, as in flight, up to
+// limit.
+func (g *Ledger) NextSuspects(batch []*Item, limit int, now time.Time) []*Item {
+	g.now = now
+	for _, it := range g.suspects.group {
+		if len(batch) < limit && it.counted && it.state == waiting {
+			g.startDelivery(it)
+			batch = append(batch, it)
+		}
+	}
+	return batch
 }
 
 // crashReason is the error of an event whose last attempt was used up by a
@@ -128,13 +180,12 @@ func (g *Ledger) countedSuspect(it *Item) {
 		g.hold(it.agg, holder{seq: it.row.Seq, id: it.id(), read: g.readNo})
 	}
 	g.move(it, waiting)
-	g.suspects.counted = true
 }
 
 // uncount takes back the attempt of a suspect whose delivery did not happen, or
 // was canceled by this relay.
 func (g *Ledger) uncount(it *Item) {
-	it.attempts = it.row.Attempts - 1
+	it.attempts = it.Attempt() - 1
 	if it.agg != nil {
 		it.agg.remove(it)
 	}

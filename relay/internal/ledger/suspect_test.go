@@ -125,3 +125,101 @@ func TestSuspectsGiveTheirPlaceBack(t *testing.T) {
 		t.Error("a place is given back although nothing is left to read")
 	}
 }
+
+// TestSuspectsAreTriedInGroups: after a crash with many events in flight, the
+// groups of suspects double. The attempts of a group are counted, durably,
+// before the first of its events is delivered.
+func TestSuspectsAreTriedInGroups(t *testing.T) {
+	now := time.Unix(1_700_000_000, 0)
+	g := New(Config{BatchSize: 1000, ColdQueue: 1000, MaxAttempts: 3, Backoff: func(int) time.Duration { return time.Second }})
+	g.SetLaneCount(1)
+	g.LaneAcquired(driver.Lease{Lane: 1, Unclean: true, Window: 500}, nil, now)
+	l := g.lanes.at(1)
+	l.open = true
+	for seq := range int64(600) {
+		row := &store.Row{Key: store.Key{Lane: 1, Seq: seq + 1, ID: waybill.NewID()}}
+		if !g.take(l, row, now) {
+			break // the place of the next row is not decided
+		}
+	}
+	var sizes, counted []int
+	for range 100 {
+		g.CountSuspects(now)
+		s, ok := g.NextSettlement(now.Add(time.Hour))
+		if !ok {
+			break
+		}
+		var moved []waybill.ID
+		n := 0
+		for _, r := range s.Retry {
+			moved = append(moved, r.ID)
+			n += r.Attempts
+		}
+		if !s.Durable || len(s.Done) > 0 {
+			t.Fatalf("the count of a group is durable: %v; it settles %d events", s.Durable, len(s.Done))
+		}
+		if g.SuspectsReady() != 0 {
+			t.Fatal("suspects are delivered before their attempts are on disk")
+		}
+		g.Settled(s, driver.Settled{Held: []int{1}, Moved: moved}, 0, now)
+		if g.CountSuspects(now); g.SuspectsReady() != len(s.Retry) {
+			t.Fatalf("%d of %d suspects can be delivered", g.SuspectsReady(), len(s.Retry))
+		}
+		sizes, counted = append(sizes, len(s.Retry)), append(counted, n)
+		for _, it := range g.NextSuspects(nil, 1000, now) {
+			d := it.Delivery()
+			if d.Attempt != 1 {
+				t.Fatalf("a suspect is delivered as attempt %d", d.Attempt)
+			}
+			g.DeliveryEnded(it, &d, nil, now)
+		}
+		s, _ = g.NextSettlement(now.Add(time.Hour))
+		g.Settled(s, driver.Settled{Held: []int{1}}, 0, now)
+	}
+	if want := []int{1, 2, 4, 8, 16, 32, 64, 128, 245}; !slices.Equal(sizes, want) {
+		t.Errorf("the groups have %v events, want %v", sizes, want)
+	}
+	if !slices.Equal(counted, sizes) {
+		t.Errorf("the groups count %v attempts, want %v", counted, sizes)
+	}
+	g.LaneAcquired(driver.Lease{Lane: 2, Unclean: true, Window: 5}, nil, now)
+	if g.suspects.size != 0 {
+		t.Error("the groups of another crashed owner do not begin with one event")
+	}
+}
+
+// TestSuspectsThatAreTriedAlone: an event that was counted together with others,
+// and an event whose last attempt this is, are tried alone.
+func TestSuspectsThatAreTriedAlone(t *testing.T) {
+	for _, c := range []struct {
+		what        string
+		maxAttempts int
+		attempts    int
+		late        bool
+		want        []int
+	}{
+		{"ready rows", 3, 0, false, []int{1, 2, 4}},
+		{"ready rows without a limit", -1, 50, false, []int{1, 2, 4}},
+		{"deferred rows", 3, 0, true, []int{1, 1, 1, 1, 1, 1, 1}},
+		{"rows with their last attempt", 1, 0, false, []int{1, 1, 1, 1, 1, 1, 1}},
+		{"rows with their last but one attempt", 2, 0, false, []int{1, 2, 4}},
+	} {
+		g := New(Config{BatchSize: 100, ColdQueue: 100, MaxAttempts: c.maxAttempts})
+		g.LaneAcquired(driver.Lease{Lane: 1, Unclean: true, Window: 50}, nil, time.Time{})
+		l := g.lanes.at(1)
+		for i := range 7 {
+			it := g.add(l, &store.Row{Key: store.Key{Lane: 1, Seq: int64(i), ID: waybill.NewID()}, Attempts: c.attempts}, false)
+			it.suspect, it.late = true, c.late
+			g.suspects.push(it)
+		}
+		var sizes []int
+		for len(g.suspects.list) > 0 {
+			g.CountSuspects(time.Time{})
+			sizes = append(sizes, len(g.suspects.group))
+			g.suspects.group = nil
+		}
+		if !slices.Equal(sizes, c.want) {
+			t.Errorf("%s: groups of %v, want %v", c.what, sizes, c.want)
+		}
+	}
+}
