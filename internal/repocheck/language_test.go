@@ -47,10 +47,8 @@ func TestLanguage(t *testing.T) {
 				report(file, n+1, "banned: "+word)
 			}
 		}
-		if strings.HasSuffix(file, ".go") {
-			for _, line := range wideComments(t, file, text) {
-				report(file, line, "the comment is wider than 80 columns")
-			}
+		for _, line := range wideComments(t, file, text) {
+			report(file, line, "the comment is wider than 80 columns")
 		}
 	})
 	if findings > 50 {
@@ -61,7 +59,7 @@ func TestLanguage(t *testing.T) {
 // walkText calls fn for each source and documentation file that people write.
 func walkText(t *testing.T, root string, fn func(file string, text []byte)) {
 	t.Helper()
-	extensions := map[string]bool{".go": true, ".md": true, ".yml": true, ".yaml": true, ".mutants": true}
+	extensions := map[string]bool{".go": true, ".md": true, ".yml": true, ".yaml": true, ".mutants": true, ".sql": true}
 	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil {
 			return err
@@ -91,9 +89,32 @@ func walkText(t *testing.T, root string, fn func(file string, text []byte)) {
 	}
 }
 
-// wideComments returns the lines whose comments are too wide. Directives,
-// preformatted lines and the output of examples have no limit.
+// wideComments returns the lines of a Go or SQL file whose comments are too
+// wide.
 func wideComments(t *testing.T, file string, text []byte) []int {
+	t.Helper()
+	switch filepath.Ext(file) {
+	case ".go":
+		return wideGoComments(t, file, text)
+	case ".sql":
+		return wideSQLComments(text)
+	}
+	return nil
+}
+
+func wideSQLComments(text []byte) []int {
+	var wide []int
+	for n, line := range strings.Split(string(text), "\n") {
+		if strings.HasPrefix(strings.TrimSpace(line), "--") && utf8.RuneCountInString(line) > maxComment {
+			wide = append(wide, n+1)
+		}
+	}
+	return wide
+}
+
+// wideGoComments has no limit for directives, preformatted lines and the output
+// of examples.
+func wideGoComments(t *testing.T, file string, text []byte) []int {
 	t.Helper()
 	set := token.NewFileSet()
 	parsed, err := parser.ParseFile(set, file, text, parser.ParseComments)
@@ -128,8 +149,10 @@ func TestLanguageIsChecked(t *testing.T) {
 			t.Errorf("%q passes", line)
 		}
 	}
-	wide := "package p\n\n// " + strings.Repeat("word ", 20) + "\nvar x int\n"
-	if got := wideComments(t, "p.go", []byte(wide)); len(got) != 1 || got[0] != 3 {
-		t.Errorf("a comment of 100 columns gives %v, want line 3", got)
+	words := strings.Repeat("word ", 20)
+	for file, text := range map[string]string{"p.go": "package p\n\n// " + words + "\nvar x int\n", "p.sql": "SELECT 1\n-- next\n-- " + words + "\n"} {
+		if got := wideComments(t, file, []byte(text)); len(got) != 1 || got[0] != 3 {
+			t.Errorf("%s: a comment of 100 columns gives %v, want line 3", file, got)
+		}
 	}
 }

@@ -1,5 +1,6 @@
--- What belongs to the tables and not to a process. It comes first, with the number of lanes in it: the default of a lane is
--- compiled into the table of events, and a migration that is taken up again must compile in the same number.
+-- Settings of the tables. This table comes first and contains the number of
+-- lanes: the outbox compiles the default of a lane from it, and a migration
+-- that continues after an interruption must compile the same number.
 CREATE TABLE IF NOT EXISTS {setting} (
   name  VARBINARY(64)  NOT NULL,
   value VARBINARY(255) NOT NULL,
@@ -8,11 +9,13 @@ CREATE TABLE IF NOT EXISTS {setting} (
 -- next
 INSERT INTO {setting} (name, value) VALUES ('lanes', '{lanes}') ON DUPLICATE KEY UPDATE value = value
 -- next
--- Ready events, read in the order of (lane, seq). A row is here from its commit until it is delivered, put off or given up.
--- Texts are the bytes of their UTF-8 and compare as bytes: a collation would take 'abc', 'ABC' and 'abc ' for one. The defaults
--- are for producers that insert with plain SQL: the id is 48 bits of milliseconds and 80 random ones; the lane of an ordered
--- event is what driver.LaneOf computes in Go, and for any other it comes from the id. The index on seq is what AUTO_INCREMENT
--- asks for.
+-- Ready events, read in the order of (lane, seq). A row stays from its commit
+-- until the event is delivered, retried, deferred or dead. Texts are stored as
+-- the bytes of their UTF-8 and compare as bytes: a collation would treat 'abc',
+-- 'ABC' and 'abc ' as equal. The defaults serve producers that insert with
+-- plain SQL. The id has 48 bits of milliseconds and 80 random bits. The lane of
+-- an ordered event equals the result of driver.LaneOf in Go; the lane of other
+-- events is derived from the id. AUTO_INCREMENT requires the index on seq.
 CREATE TABLE IF NOT EXISTS {outbox} (
   id             BINARY(16)     NOT NULL DEFAULT (UNHEX(CONCAT(
                    LPAD(HEX(TIMESTAMPDIFF(MICROSECOND, TIMESTAMP'1970-01-01 00:00:00', UTC_TIMESTAMP(3)) DIV 1000), 12, '0'),
@@ -45,8 +48,9 @@ CREATE TABLE IF NOT EXISTS {outbox} (
   UNIQUE KEY seq (seq)
 ) ENGINE=InnoDB DEFAULT CHARACTER SET=utf8mb4 COLLATE=utf8mb4_bin
 -- next
--- Pending, but not due: scheduled events, failed ones that wait for their next attempt, replayed ones. A row is delivered
--- from here and never goes back. Its seq was drawn in the table of ready events.
+-- Events that are not due: scheduled events, failed events that wait for their
+-- next attempt, and replayed events. The relay delivers a row from this table;
+-- a row never returns to the outbox. seq comes from the outbox.
 CREATE TABLE IF NOT EXISTS {delayed} (
   id             BINARY(16)     NOT NULL,
   lane           SMALLINT       NOT NULL,
@@ -78,7 +82,8 @@ CREATE TABLE IF NOT EXISTS {delayed} (
   KEY holds (lane, holds)
 ) ENGINE=InnoDB DEFAULT CHARACTER SET=utf8mb4 COLLATE=utf8mb4_bin
 -- next
--- Dead letters, kept until an operator replays or discards them.
+-- Dead letters. A row stays until an operator replays or discards it, or its
+-- retention passes.
 CREATE TABLE IF NOT EXISTS {dead} (
   id             BINARY(16)     NOT NULL,
   lane           SMALLINT       NOT NULL,
@@ -111,8 +116,9 @@ CREATE TABLE IF NOT EXISTS {dead} (
   KEY died_at (died_at)
 ) ENGINE=InnoDB DEFAULT CHARACTER SET=utf8mb4 COLLATE=utf8mb4_bin
 -- next
--- Delivered events, in the order in which they were settled. The id is not unique: a row gets here by leaving another table,
--- which happens once. The primary key is a counter, because a server may refuse tables without one.
+-- Delivered events in the order of their settlement. The id is not unique here;
+-- it is unique in the table that the row comes from. The primary key is a
+-- counter because a server can refuse tables without a primary key.
 CREATE TABLE IF NOT EXISTS {history} (
   number         BIGINT         NOT NULL AUTO_INCREMENT,
   id             BINARY(16)     NOT NULL,
@@ -143,8 +149,9 @@ CREATE TABLE IF NOT EXISTS {history} (
   KEY done_at (done_at)
 ) ENGINE=InnoDB DEFAULT CHARACTER SET=utf8mb4 COLLATE=utf8mb4_bin
 -- next
--- The dedup keys of pending events. Only events that have one pay for it. A row may outlive its event for a while, when a
--- producer had it locked at the wrong moment; writers see that its event is not pending any more and take it over.
+-- Dedup keys of pending events. Events without a dedup key have no row. A row
+-- can outlive its event if a producer had it locked during the settlement; a
+-- writer replaces a row whose event is no longer pending.
 CREATE TABLE IF NOT EXISTS {dedup} (
   tenant_id VARBINARY(64)  NOT NULL,
   dedup_key VARBINARY(255) NOT NULL,
@@ -153,7 +160,8 @@ CREATE TABLE IF NOT EXISTS {dedup} (
   KEY id (id)
 ) ENGINE=InnoDB DEFAULT CHARACTER SET=utf8mb4 COLLATE=utf8mb4_bin
 -- next
--- Who delivers what. A lane's row changes only when its owner does.
+-- The owner of each lane. The row of a lane changes only when its owner
+-- changes.
 CREATE TABLE IF NOT EXISTS {lane} (
   lane      SMALLINT NOT NULL,
   owner     BINARY(16),
@@ -175,10 +183,12 @@ CREATE TABLE IF NOT EXISTS {node} (
 -- next
 DROP PROCEDURE IF EXISTS {heartbeat}
 -- next
--- Makes a node live for p_lease microseconds and answers, by kind: 0 a live relay of another name, and then nothing has changed;
--- 1 the live nodes; 2 the lanes. The row of the number of lanes is the mutex behind which two relays of different names cannot
--- both find themselves alone; the clock is read behind it. Nodes that have been silent for a day are swept. The rows of the lanes
--- are not touched: settlements never collide with heartbeats.
+-- Makes a node live for p_lease microseconds. Rows of the result by kind: 0 a
+-- live relay of another name, in which case nothing has changed; 1 the live
+-- nodes; 2 the lanes. The row with the number of lanes is the mutex: two relays
+-- with different names cannot both start, and the clock is read under the
+-- mutex. Nodes that expired more than a day ago are deleted. The rows of the
+-- lanes are not locked, so settlements never wait for heartbeats.
 CREATE PROCEDURE {heartbeat}(IN p_id BINARY(16), IN p_relay VARBINARY(255), IN p_lease BIGINT)
 MODIFIES SQL DATA SQL SECURITY INVOKER
 BEGIN
@@ -205,20 +215,27 @@ END
 -- next
 DROP PROCEDURE IF EXISTS {settle}
 -- next
--- Records results behind the fences, in one transaction that no client can stop in the middle of: one that is paused between a
--- lock and its commit would block a take-over for as long as its connection lives. Arguments are JSON: fences [[lane, epoch, token]]
--- in the order of the lanes; done [[lane, id]]; retry [[lane, id, attempts, delay in microseconds, holds, error]]; dead
--- [[lane, id, attempts, holds, error]]; free [id], the events whose dedup keys are not needed any more. Ids are hexadecimal.
+-- Records results under the fences in one transaction that no client can
+-- interrupt: a client that pauses between a lock and its commit would block an
+-- acquisition of the lane for as long as its connection lives. Arguments are
+-- JSON. p_fences: [[lane, epoch, token]] in the order of the lanes. p_done:
+-- [[lane, id]]. p_retry: [[lane, id, attempts, delay in microseconds, holds,
+-- error]]. p_dead: [[lane, id, attempts, holds, error]]. p_free: [id], the
+-- events whose dedup keys are no longer needed. Ids are hexadecimal.
 --
--- It is all or nothing. If a lane is not held, or a row is not there, nothing has changed, and the answer says what is left to
--- try with: outcome 1 with the lanes and tokens that are held, outcome 2 with the ids that are there. Outcome 0 is success, with the ids of
--- events whose dedup keys could not be freed, because a producer had them locked: a settlement never waits for a producer.
+-- The procedure changes everything or nothing. If a lane is not held or a row
+-- is missing, nothing has changed, and the result lists the rest for another
+-- call: outcome 1 has the lanes and tokens that are held, outcome 2 the ids
+-- that exist. Outcome 0 is success, with the ids of the events whose dedup keys
+-- a producer had locked: a settlement never waits for a producer.
 --
--- The fence is a lock, not a look: a take-over waits for it, and after a take-over that this had to wait for, the epoch does not
--- fit any more. It is shared, so that one owner may settle several batches of a lane at a time. Rows are found by id: unique id of
--- outbox, primary key of delayed, id of dedup; the joins are straight because the lists are what is short. What is copied at READ
--- COMMITTED is not locked by that, so the numbers of rows that were copied and deleted must agree. What is only looked at is looked
--- at with SELECT … INTO: inside IF or SET, a subquery would take locks.
+-- The fence is a lock: an acquisition of the lane waits for it, and after an
+-- acquisition that finished first the epoch differs. The lock is shared, so an
+-- owner can settle several batches of a lane at once. Rows are found by id:
+-- unique id of the outbox, primary key of delayed, id of dedup. The joins are
+-- straight because the lists are short. A copy at READ COMMITTED does not lock
+-- its rows, so the numbers of copied and of deleted rows must agree. Reads that
+-- must not lock use SELECT … INTO: a subquery inside IF or SET takes locks.
 CREATE PROCEDURE {settle}(
   IN p_fences LONGBLOB, IN p_done LONGBLOB, IN p_history TINYINT, IN p_retry LONGBLOB, IN p_dead LONGBLOB, IN p_free LONGBLOB
 )

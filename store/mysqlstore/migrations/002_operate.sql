@@ -1,15 +1,22 @@
 DROP PROCEDURE IF EXISTS {finish}
 -- next
--- Records deliveries as done inside the transaction of the caller, who ends it. Arguments are JSON: fences [[lane, epoch, token]] in the
--- order of the lanes; ready and late [[lane, id, keep in the history]] in the order of the ids. Late ones were seen among the delayed
--- events; where the others are is found out here. Outcome 0 is success; 1 names a lane that is not held, and then nothing has changed.
+-- Records deliveries as done in the transaction of the caller; the caller
+-- commits. Arguments are JSON. p_fences: [[lane, epoch, token]] in the order of
+-- the lanes. p_ready and p_late: [[lane, id, keep in the history]] in the order
+-- of the ids. The caller has read the rows of p_late from delayed; the
+-- procedure looks for the rows of p_ready in both tables. Outcome 0 is success.
+-- Outcome 1 names a lane that is not held, and nothing has changed.
 --
--- The isolation level is the caller's, and its snapshot may be old. So whatever decides is a locking read, which shows the
--- present: the fence, and which rows there are. A locking read of a row that is not there locks the gap that it would be in, at REPEATABLE
--- READ, and producers insert there: that is why late ones are not looked for among the ready events.
+-- The caller chooses the isolation level, and its snapshot can be old. Every
+-- read that decides is therefore a locking read, which sees the current rows:
+-- the fence, and the rows that exist. At REPEATABLE READ a locking read of a
+-- missing row locks the gap, into which producers insert. The procedure
+-- therefore does not look for the rows of p_late in the outbox.
 --
--- The savepoint makes an error leave nothing behind, because the caller's transaction may go on. After a deadlock there is none any
--- more, and nothing to take back. Dedup keys that a producer has locked are left behind, as by a settlement.
+-- After an error the procedure returns to a savepoint, because the transaction
+-- of the caller can continue. After a deadlock the savepoint is gone, and the
+-- server has rolled back everything. Dedup keys that a producer has locked
+-- remain, as after a settlement.
 CREATE PROCEDURE {finish}(IN p_fences LONGBLOB, IN p_ready LONGBLOB, IN p_late LONGBLOB)
 MODIFIES SQL DATA SQL SECURITY INVOKER
 finishing: BEGIN
@@ -110,10 +117,12 @@ END
 -- next
 DROP PROCEDURE IF EXISTS {free_keys}
 -- next
--- Frees the dedup keys of events that are not pending any more, but for those that a producer has locked, and answers with the events of
--- those. Whether an event is pending is asked with its key's row in hand: an operator who replays it
--- takes the key first, so the answer cannot change before the commit. The ids, in hexadecimal, are a list in JSON. Index id of dedup,
--- unique id of outbox, primary key of delayed.
+-- Deletes the dedup keys of events that are no longer pending, except keys that
+-- a producer has locked, and returns the events of those. The check whether an
+-- event is pending runs under the lock of its key's row: a replay takes that
+-- lock first, so the result cannot change before the commit. p_ids is a JSON
+-- list of hexadecimal ids. Indexes: id of dedup, unique id of the outbox,
+-- primary key of delayed.
 CREATE PROCEDURE {free_keys}(IN p_ids LONGBLOB)
 MODIFIES SQL DATA SQL SECURITY INVOKER
 BEGIN
@@ -149,9 +158,12 @@ END
 -- next
 DROP PROCEDURE IF EXISTS {purge_written}
 -- next
--- Deletes pending rows where no relay is live: ready ones by key [[lane, seq]], delayed ones by id. It answers with how many, or with the
--- name of a live relay, and then nothing has changed. The mutex is that of the heartbeat: a relay that starts at the same moment comes before
--- or after. What is deleted leaves no trace: from then on, "not found" does not mean "never was".
+-- Deletes pending rows while no relay is live: ready rows by key, p_ready
+-- [[lane, seq]], and delayed rows by id, p_late. Returns the number of rows, or
+-- the name of a live relay, in which case nothing has changed. The mutex is
+-- that of the heartbeat, so a relay that starts at the same time starts before
+-- or after the deletion. Deleted rows leave no trace: afterwards a missing
+-- event can have existed.
 CREATE PROCEDURE {purge_written}(IN p_ready LONGBLOB, IN p_late LONGBLOB)
 MODIFIES SQL DATA SQL SECURITY INVOKER
 purging: BEGIN

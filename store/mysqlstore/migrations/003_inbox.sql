@@ -1,9 +1,12 @@
--- What consumer groups have received: one row per group and event. Status is 0 while it is being processed, 1 when it has succeeded, 2 when
--- it has failed and is tried again at next_retry_at, 3 when it is dead. The dedup id is the event's id, or is made of its dedup key. Fence
--- grows whenever somebody takes the event. The event itself is there only where the group keeps it for its retries.
+-- One row per consumer group and event. status: 0 in progress, 1 succeeded, 2
+-- failed with a retry at next_retry_at, 3 dead. dedup_id is the id of the
+-- event, or is derived from its dedup key. fence increases with every claim.
+-- event is set only if the group keeps events for its retries.
 --
--- These servers have no partial indexes, and every row that succeeds pays for each of them. So there is one, on the time that matters in
--- each status: when a lease runs out, when a retry is due, when it ended.
+-- These servers have no partial indexes, and every index adds cost to every
+-- successful row. The table therefore has one index, on the time that matters
+-- for the status: the end of the lease, the time of the retry, or the end of
+-- the processing.
 CREATE TABLE IF NOT EXISTS {inbox} (
   consumer_group VARBINARY(255) NOT NULL,
   dedup_id       BINARY(16)     NOT NULL,

@@ -1,9 +1,12 @@
--- One row per tenant, operation and idempotency key, which compare as bytes. Status is 0 while it is being processed, 1 when it has succeeded,
--- 2 when it has failed, 3 when it is uncertain. Fence grows whenever somebody takes the key. A row whose expires_at has passed is as good
--- as none. Taker is the mark of whoever took the key last: the attempt that a transaction took it for, which is nobody's once that has ended.
+-- One row per tenant, operation and idempotency key; all three compare as
+-- bytes. status: 0 in progress, 1 succeeded, 2 failed, 3 uncertain. fence
+-- increases with every claim. A row whose expires_at has passed counts as
+-- absent. taker marks the last claim of the key; the mark of a transaction has
+-- no meaning after the end of that transaction.
 --
--- As in the inbox, there is one index, on the time that matters in each status: when a lease runs out, or when there is something to
--- delete, the answer or the row.
+-- The table has one index, as the inbox has, on the time that matters for the
+-- status: the end of the lease, or the time at which the purge deletes the
+-- answer or the row.
 CREATE TABLE IF NOT EXISTS {idempotency} (
   tenant            VARBINARY(64)  NOT NULL,
   operation         VARBINARY(128) NOT NULL,

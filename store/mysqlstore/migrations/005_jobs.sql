@@ -1,4 +1,5 @@
--- One record per reconciliation job: who runs it, and how the last run went.
+-- One row per reconciliation job: its owner, its lease and the result of its
+-- last run.
 CREATE TABLE IF NOT EXISTS {job} (
   name        VARBINARY(128) NOT NULL,
   owner       BINARY(16),
@@ -15,7 +16,8 @@ CREATE TABLE IF NOT EXISTS {job} (
   PRIMARY KEY (name)
 ) ENGINE=InnoDB DEFAULT CHARACTER SET=utf8mb4 COLLATE=utf8mb4_bin
 -- next
--- What jobs have sent, so that they do not send it again: a key is made of an event's tenant and dedup key.
+-- Events that jobs have sent. A job skips an event whose key has a row. key_id
+-- is derived from the tenant and the dedup key of the event.
 CREATE TABLE IF NOT EXISTS {job_sent} (
   job      VARBINARY(128) NOT NULL,
   key_id   BINARY(16)     NOT NULL,

@@ -1,10 +1,11 @@
 DROP PROCEDURE IF EXISTS {guard_lanes}
 -- next
--- An event is in a lane that there is, and one with an aggregate in the lane of its aggregate. A
--- writer that remembers another number of lanes, because it was changed behind its back, would put
--- events where no relay reads, or one aggregate into two lanes. The constraint refuses its rows,
--- and its name tells the writer the number. SetLanes replaces it. The procedure adds it once; the
--- number is that of the tables, which may have changed since the migration was written down.
+-- An event is in an existing lane, and an event with an aggregate in the lane
+-- of its aggregate. A writer that has cached an earlier number of lanes would
+-- put events into lanes that no relay reads, or one aggregate into two lanes.
+-- The constraint refuses such rows, and its name tells the writer the number of
+-- lanes. SetLanes replaces the constraint. The procedure adds it once, with the
+-- number of lanes in the tables.
 CREATE PROCEDURE {guard_lanes}()
 MODIFIES SQL DATA SQL SECURITY INVOKER
 BEGIN

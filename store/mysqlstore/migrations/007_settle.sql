@@ -1,20 +1,28 @@
 DROP PROCEDURE IF EXISTS {settle}
 -- next
--- Records results behind the fences, in one transaction that no client can stop in the middle of: one that is paused between a
--- lock and its commit would block a take-over for as long as its connection lives. Arguments are JSON: fences [[lane, epoch, token]]
--- in the order of the lanes; done [[lane, id]]; retry [[lane, id, attempts, delay in microseconds, holds, error, replay]]; dead
--- [[lane, id, attempts, holds, error, null, replay]], where a row that was replayed since it was read is passed over, and a replay that is
--- missing fits every row; free [id], the events whose dedup keys are not needed any more. Ids are hexadecimal.
+-- Records results under the fences in one transaction that no client can
+-- interrupt: a client that pauses between a lock and its commit would block an
+-- acquisition of the lane for as long as its connection lives. Arguments are
+-- JSON. p_fences: [[lane, epoch, token]] in the order of the lanes. p_done:
+-- [[lane, id]]. p_retry: [[lane, id, attempts, delay in microseconds, holds,
+-- error, replay]]. p_dead: [[lane, id, attempts, holds, error, null, replay]].
+-- p_free: [id], the events whose dedup keys are no longer needed. Ids are
+-- hexadecimal. A row whose replay number differs was replayed after the read
+-- and is skipped; a missing replay number matches every row.
 --
--- It is all or nothing. If a lane is not held, or a row is not there, nothing has changed, and the answer says what is left to
--- try with: outcome 1 with the lanes and tokens that are held, outcome 2 with the ids that are there. Outcome 0 is success, with the ids of
--- events whose dedup keys could not be freed, because a producer had them locked: a settlement never waits for a producer.
+-- The procedure changes everything or nothing. If a lane is not held or a row
+-- is missing, nothing has changed, and the result lists the rest for another
+-- call: outcome 1 has the lanes and tokens that are held, outcome 2 the ids
+-- that exist. Outcome 0 is success, with the ids of the events whose dedup keys
+-- a producer had locked: a settlement never waits for a producer.
 --
--- The fence is a lock, not a look: a take-over waits for it, and after a take-over that this had to wait for, the epoch does not
--- fit any more. It is shared, so that one owner may settle several batches of a lane at a time. Rows are found by id: unique id of
--- outbox, primary key of delayed, id of dedup; the joins are straight because the lists are what is short. What is copied at READ
--- COMMITTED is not locked by that, so the numbers of rows that were copied and deleted must agree. What is only looked at is looked
--- at with SELECT … INTO: inside IF or SET, a subquery would take locks.
+-- The fence is a lock: an acquisition of the lane waits for it, and after an
+-- acquisition that finished first the epoch differs. The lock is shared, so an
+-- owner can settle several batches of a lane at once. Rows are found by id:
+-- unique id of the outbox, primary key of delayed, id of dedup. The joins are
+-- straight because the lists are short. A copy at READ COMMITTED does not lock
+-- its rows, so the numbers of copied and of deleted rows must agree. Reads that
+-- must not lock use SELECT … INTO: a subquery inside IF or SET takes locks.
 CREATE PROCEDURE {settle}(
   IN p_fences LONGBLOB, IN p_done LONGBLOB, IN p_history TINYINT, IN p_retry LONGBLOB, IN p_dead LONGBLOB, IN p_free LONGBLOB
 )

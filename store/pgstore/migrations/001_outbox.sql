@@ -1,8 +1,8 @@
--- The order of events is drawn from one sequence. CACHE 1: a cached block would let one connection hand out numbers that
--- are older than what others have already committed, for as long as it likes.
+-- The order of events comes from one sequence. With CACHE above 1 a connection
+-- would keep numbers that are lower than those of committed events.
 CREATE SEQUENCE {outbox_seq} AS bigint CACHE 1
 -- next
--- The lane of an ordered event. Go computes the same: driver.LaneOf.
+-- The lane of an ordered event. driver.LaneOf computes the same in Go.
 CREATE FUNCTION {lane_of}(tenant_id text, aggregate_type text, aggregate_id text, lanes integer) RETURNS smallint
 LANGUAGE sql STABLE PARALLEL SAFE AS $$
   SELECT (('x' || encode(substr(sha256(convert_to(
@@ -10,7 +10,8 @@ LANGUAGE sql STABLE PARALLEL SAFE AS $$
   ))::bit(32)::bigint % lanes)::smallint
 $$
 -- next
--- Ready events, read in the order of (lane, seq). A row is here from its commit until it is delivered, put off or given up.
+-- Ready events, read in the order of (lane, seq). A row stays from its commit
+-- until the event is delivered, retried, deferred or dead.
 CREATE TABLE {outbox} (
   lane           smallint    NOT NULL,
   seq            bigint      NOT NULL DEFAULT nextval('{outbox_seq}'),
@@ -40,10 +41,11 @@ CREATE TABLE {outbox} (
 -- next
 ALTER SEQUENCE {outbox_seq} OWNED BY {outbox}.seq
 -- next
--- For the second scan, which feeds what is urgent early.
+-- For the read that takes events with a priority ahead of a backlog.
 CREATE INDEX "{prefix}outbox_priority_idx" ON {outbox} (lane, seq) WHERE priority > 0
 -- next
--- A producer that inserts with plain SQL does not know lanes: this chooses one for it. Rows that name theirs do not fire it.
+-- Sets the lane of a row that a producer inserts with plain SQL. The trigger
+-- does not fire for rows that name a lane.
 CREATE FUNCTION {choose_lane}() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
   NEW.lane := CASE
@@ -57,8 +59,9 @@ $$
 CREATE TRIGGER "{prefix}outbox_lane" BEFORE INSERT ON {outbox}
 FOR EACH ROW WHEN (NEW.lane IS NULL) EXECUTE FUNCTION {choose_lane}()
 -- next
--- Pending, but not due: scheduled events, failed ones that wait for their next attempt, replayed ones. A row is delivered
--- from here and never goes back.
+-- Events that are not due: scheduled events, failed events that wait for their
+-- next attempt, and replayed events. The relay delivers a row from this table;
+-- a row never returns to the outbox.
 CREATE TABLE {delayed} (
   lane           smallint    NOT NULL,
   seq            bigint      NOT NULL DEFAULT nextval('{outbox_seq}'),
@@ -90,10 +93,11 @@ CREATE TABLE {delayed} (
 -- next
 CREATE INDEX "{prefix}delayed_due_idx" ON {delayed} (lane, due_at, seq)
 -- next
--- A new owner of a lane asks which aggregates are held.
+-- A new owner of a lane reads the aggregates that are held.
 CREATE INDEX "{prefix}delayed_holds_idx" ON {delayed} (lane) WHERE holds
 -- next
--- Dead letters, kept until an operator replays or discards them.
+-- Dead letters. A row stays until an operator replays or discards it, or its
+-- retention passes.
 CREATE TABLE {dead} (
   lane           smallint    NOT NULL,
   seq            bigint      NOT NULL,
@@ -127,8 +131,9 @@ CREATE INDEX "{prefix}dead_seq_idx" ON {dead} (seq)
 -- next
 CREATE INDEX "{prefix}dead_holds_idx" ON {dead} (lane) WHERE holds
 -- next
--- Delivered events. One partition a day makes forgetting cheap; the default partition is always there, so that a missing day
--- never fails a settlement. No unique id: a row gets here by leaving another table, which happens once.
+-- Delivered events. Daily partitions make the purge cheap. The default
+-- partition always exists, so a missing day never fails a settlement. The id is
+-- not unique here; it is unique in the table that the row comes from.
 CREATE TABLE {history} (
   lane           smallint    NOT NULL,
   seq            bigint      NOT NULL,
@@ -159,7 +164,8 @@ CREATE INDEX "{prefix}history_id_idx" ON {history} (id)
 -- next
 CREATE TABLE {history_rest} PARTITION OF {history} DEFAULT
 -- next
--- The dedup keys of pending events. Only events that have one pay for it. Keys compare as bytes.
+-- Dedup keys of pending events. Events without a dedup key have no row. Keys
+-- compare as bytes.
 CREATE TABLE {dedup} (
   tenant_id text COLLATE "C" NOT NULL,
   dedup_key text COLLATE "C" NOT NULL,
@@ -167,7 +173,8 @@ CREATE TABLE {dedup} (
   CONSTRAINT "{prefix}dedup_pkey" PRIMARY KEY (tenant_id, dedup_key)
 )
 -- next
--- Who delivers what. A lane's row changes only when its owner does.
+-- The owner of each lane. The row of a lane changes only when its owner
+-- changes.
 CREATE TABLE {lane} (
   lane      smallint NOT NULL,
   owner     uuid,
@@ -195,7 +202,8 @@ CREATE TABLE {setting} (
 -- next
 INSERT INTO {setting} (name, value) VALUES ('lanes', '{lanes}')
 -- next
--- These tables empty as fast as they fill: vacuum by what has died, not by a share of a size that means nothing here.
+-- These tables empty as fast as they fill. Autovacuum therefore starts after a
+-- number of dead rows and not after a share of the table.
 ALTER TABLE {outbox} SET (
   autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000, autovacuum_vacuum_cost_delay = 0,
   autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 20000

@@ -1,4 +1,5 @@
--- One record per consumer group and event. Keys, owners and hashes are 16 bytes each, which is what a uuid is. Groups compare as bytes.
+-- One row per consumer group and event. Dedup ids, owners and hashes have 16
+-- bytes each, stored as uuid. Groups compare as bytes.
 CREATE TABLE {inbox} (
   consumer_group text COLLATE "C" NOT NULL,
   dedup_id       uuid             NOT NULL,
@@ -19,18 +20,22 @@ CREATE TABLE {inbox} (
   CONSTRAINT "{prefix}inbox_pkey" PRIMARY KEY (consumer_group, dedup_id)
 )
 -- next
--- What did not succeed, for whoever looks at it. Records that succeed at once, which is nearly all, do not pay for it.
+-- For inspection of records that did not succeed. A record that succeeds in its
+-- first transaction never enters this index.
 CREATE INDEX "{prefix}inbox_open_idx" ON {inbox} (consumer_group, dedup_id) WHERE status <> 1
 -- next
--- What can be tried again without being delivered again, by when it may be taken.
+-- Records that can be retried without a new delivery, by the time at which they
+-- are due.
 CREATE INDEX "{prefix}inbox_due_idx" ON {inbox} (consumer_group, (coalesce(next_retry_at, lease_until)))
 WHERE status IN (0, 2) AND event IS NOT NULL
 -- next
--- Forgetting what succeeded long ago: the oldest first.
+-- The purge deletes the oldest successful records first.
 CREATE INDEX "{prefix}inbox_done_idx" ON {inbox} (consumer_group, processed_at) WHERE status = 1
 -- next
--- The records of some keys, each by the primary key, whatever the planner thinks of the table: a plan that was made while it was nearly
--- empty would read all of it. The settings end with the function; the transaction it is called in is not the store's to change.
+-- Returns the records of the given keys. Each is read by the primary key: a
+-- plan from a time when the table was nearly empty would read the whole table.
+-- The settings apply only inside the function and leave the transaction of the
+-- caller unchanged.
 CREATE FUNCTION {inbox_of}(groups text[], keys uuid[]) RETURNS SETOF {inbox}
 LANGUAGE plpgsql STABLE ROWS 10 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 AS $$

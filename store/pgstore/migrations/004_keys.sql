@@ -1,8 +1,13 @@
--- One record per tenant, operation and idempotency key, which compare as bytes. Status is 0 while it is being processed, 1 when it has
--- succeeded, 2 when it has failed, 3 when it is uncertain. Fence grows whenever somebody takes the key. A record whose expires_at has
--- passed is as good as none. Taker is the attempt that a transaction has taken the key for, and nobody's once that transaction has ended.
--- Purge_at is when there may be something to delete, the answer or the record; what must stay is put off then. It is set by whoever takes the key,
--- and lowered if that was too late, so that the update that ends an attempt changes no index by it.
+-- One row per tenant, operation and idempotency key; all three compare as
+-- bytes. status: 0 in progress, 1 succeeded, 2 failed, 3 uncertain. fence
+-- increases with every claim. A row whose expires_at has passed counts as
+-- absent. taker is the attempt of the transaction that claimed the key; it has
+-- no meaning after the end of that transaction.
+--
+-- purge_at is the time at which the purge looks at the row and deletes the
+-- answer or the row. If both must stay, the purge sets a later time. A claim
+-- sets purge_at, and the end of an attempt only lowers it, so that the update
+-- at the end of an attempt changes no index.
 CREATE TABLE {idempotency} (
   tenant            bytea            NOT NULL,
   operation         bytea            NOT NULL,
@@ -30,9 +35,11 @@ CREATE TABLE {idempotency} (
   CONSTRAINT "{prefix}idempotency_pkey" PRIMARY KEY (tenant, operation, key)
 )
 -- next
--- What did not succeed, for whoever looks at it, and what can be deleted, by when. Without these indexes counting what is stuck, and deleting what
--- is old, would read every answer that is kept. A claim enters the first and leaves it when it succeeds, so that update is not a HOT one; a key
--- that is taken and kept in one transaction never is in it, and its update can be one.
+-- The first index serves the inspection of keys that did not succeed, the
+-- second the purge. Without them both would read every stored answer. A claim
+-- enters the first index and leaves it at success, so that update is not a HOT
+-- update. A key that is claimed and answered in one transaction never enters
+-- it, and its update can be a HOT update.
 CREATE INDEX "{prefix}idempotency_open_idx" ON {idempotency} (tenant, operation, key) WHERE status <> 1
 -- next
 CREATE INDEX "{prefix}idempotency_purge_idx" ON {idempotency} (purge_at)

@@ -1,4 +1,5 @@
--- One record per reconciliation job: who runs it, and how the last run went. Names compare as bytes.
+-- One row per reconciliation job: its owner, its lease and the result of its
+-- last run. Names compare as bytes.
 CREATE TABLE {job} (
   name        text COLLATE "C" NOT NULL,
   owner       uuid,
@@ -15,7 +16,8 @@ CREATE TABLE {job} (
   CONSTRAINT "{prefix}job_pkey" PRIMARY KEY (name)
 )
 -- next
--- What jobs have sent, so that they do not send it again: a key is made of an event's tenant and dedup key.
+-- Events that jobs have sent. A job skips an event whose key has a row. key_id
+-- is derived from the tenant and the dedup key of the event.
 CREATE TABLE {job_sent} (
   job      text COLLATE "C" NOT NULL,
   key_id   uuid             NOT NULL,
@@ -24,5 +26,6 @@ CREATE TABLE {job_sent} (
   CONSTRAINT "{prefix}job_sent_pkey" PRIMARY KEY (job, key_id)
 )
 -- next
--- What was sent since a while, and forgetting what was sent before: the oldest first.
+-- For reads of recently sent events, and for the purge, which deletes the
+-- oldest rows first.
 CREATE INDEX "{prefix}job_sent_at_idx" ON {job_sent} (job, sent_at)

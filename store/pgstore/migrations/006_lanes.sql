@@ -1,7 +1,9 @@
--- How many lanes there are. A writer compares it, inside its INSERT, with the number that it has remembered. A function and not only a
--- setting: a statement plans it in as a constant, so that it costs nothing, and plans again when it is replaced; a row would be
--- read with the snapshot of a REPEATABLE READ transaction, which may be older than the change. Who changes the number replaces the
--- function behind an exclusive lock on the tables.
+-- Returns the number of lanes. A writer compares it in its INSERT with the
+-- number that the writer has cached. It is a function in addition to a setting
+-- for two reasons. A statement inlines the function as a constant at no cost,
+-- and is planned again when the function is replaced. A row would be read with
+-- the snapshot of a REPEATABLE READ transaction, which can be older than the
+-- change. SetLanes replaces the function under an exclusive lock on the tables.
 DO $do$
 BEGIN
   EXECUTE format('CREATE FUNCTION {lane_count}() RETURNS integer LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$ SELECT %s $$',
@@ -9,7 +11,8 @@ BEGIN
 END
 $do$
 -- next
--- The lane of a row that names none: the producer used plain SQL, or remembered another number of lanes.
+-- Sets the lane of a row that names none: the producer used plain SQL, or had
+-- cached another number of lanes.
 CREATE OR REPLACE FUNCTION {choose_lane}() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
   NEW.lane := CASE

@@ -1,6 +1,9 @@
--- A producer's search path need not have the tables' schema in it: INSERT INTO public.waybill_outbox … with an empty one has to find what the
--- trigger calls. With a path of their own the functions find it whatever the caller's is, and nothing that a caller has put in front
--- of it: temporary objects come last. The schema is that of the tables, which the path leads to while this runs.
+-- The search path of a producer need not contain the schema of the tables:
+-- INSERT INTO public.waybill_outbox with an empty path must find the functions
+-- that the trigger calls. With a search path of their own the functions find
+-- them under every path of the caller. pg_temp comes last, so temporary objects
+-- cannot replace them. The schema is that of the tables, which the search path
+-- of this migration finds.
 DO $do$
 DECLARE
   home text := (SELECT quote_ident(n.nspname) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = '{outbox}'::regclass);

@@ -1,7 +1,9 @@
--- Ready events, read in the order of seq. A row is here from its commit until it is delivered, put off or given up.
--- AUTOINCREMENT: a seq that was given out is never given again, also after the newest row was deleted. Writers take turns, so
--- the order of seq is the order of commits. STRICT, and payload ANY: a producer may insert its payload as text or as a blob,
--- and nothing can be inserted that cannot be read.
+-- Ready events, read in the order of seq. A row stays from its commit until the
+-- event is delivered, retried, deferred or dead. AUTOINCREMENT never assigns a
+-- seq twice, even after the deletion of the newest row. Writers run one at a
+-- time, so the order of seq is the order of commits. With STRICT and a payload
+-- of type ANY a producer can insert its payload as text or as a blob, and
+-- cannot insert values that the store cannot read.
 CREATE TABLE {outbox} (
   lane           INTEGER NOT NULL DEFAULT 0 CHECK (lane = 0),
   seq            INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -28,11 +30,12 @@ CREATE TABLE {outbox} (
 -- next
 CREATE UNIQUE INDEX {index:outbox_id_key} ON "{prefix}outbox" (id)
 -- next
--- For the second scan, which feeds what is urgent early.
+-- For the read that takes events with a priority ahead of a backlog.
 CREATE INDEX {index:outbox_priority_idx} ON "{prefix}outbox" (seq) WHERE priority > 0
 -- next
--- Pending, but not due: scheduled events, failed ones that wait for their next attempt, replayed ones. A row is delivered
--- from here and never goes back.
+-- Events that are not due: scheduled events, failed events that wait for their
+-- next attempt, and replayed events. The relay delivers a row from this table;
+-- a row never returns to the outbox.
 CREATE TABLE {delayed} (
   lane           INTEGER NOT NULL CHECK (lane = 0),
   seq            INTEGER NOT NULL,
@@ -63,10 +66,11 @@ CREATE TABLE {delayed} (
 -- next
 CREATE INDEX {index:delayed_due_idx} ON "{prefix}delayed" (lane, due_at, seq)
 -- next
--- A new owner of the lane asks which aggregates are held.
+-- A new owner of the lane reads the aggregates that are held.
 CREATE INDEX {index:delayed_holds_idx} ON "{prefix}delayed" (lane) WHERE holds
 -- next
--- Dead letters, kept until an operator replays or discards them.
+-- Dead letters. A row stays until an operator replays or discards it, or its
+-- retention passes.
 CREATE TABLE {dead} (
   lane           INTEGER NOT NULL CHECK (lane = 0),
   seq            INTEGER NOT NULL,
@@ -101,7 +105,8 @@ CREATE INDEX {index:dead_died_idx} ON "{prefix}dead" (died_at)
 -- next
 CREATE INDEX {index:dead_holds_idx} ON "{prefix}dead" (lane) WHERE holds
 -- next
--- Delivered events. No unique id: a row gets here by leaving another table, which happens once.
+-- Delivered events. The id is not unique here; it is unique in the table that
+-- the row comes from.
 CREATE TABLE {history} (
   lane           INTEGER NOT NULL,
   seq            INTEGER NOT NULL,
@@ -132,7 +137,8 @@ CREATE INDEX {index:history_id_idx} ON "{prefix}history" (id)
 -- next
 CREATE INDEX {index:history_done_idx} ON "{prefix}history" (done_at)
 -- next
--- The dedup keys of pending events. Only events that have one pay for it. Keys compare as bytes.
+-- Dedup keys of pending events. Events without a dedup key have no row. Keys
+-- compare as bytes.
 CREATE TABLE {dedup} (
   tenant_id TEXT NOT NULL,
   dedup_key TEXT NOT NULL,
@@ -140,7 +146,7 @@ CREATE TABLE {dedup} (
   PRIMARY KEY (tenant_id, dedup_key)
 ) STRICT, WITHOUT ROWID
 -- next
--- Who delivers. The row changes only when the owner does.
+-- The owner of the lane. The row changes only when the owner changes.
 CREATE TABLE {lane} (
   lane      INTEGER PRIMARY KEY CHECK (lane = 0),
   owner     BLOB,

@@ -1,6 +1,8 @@
--- What consumer groups have received: one row per group and event. Status is 0 while it is being processed, 1 when it has succeeded, 2 when
--- it has failed and is tried again at next_retry_at, 3 when it is dead. The dedup id is the event's id, or is made of its dedup key. Fence
--- grows whenever somebody takes the event. The event itself is there only where the group keeps it for its retries. Texts compare as bytes.
+-- One row per consumer group and event. status: 0 in progress, 1 succeeded, 2
+-- failed with a retry at next_retry_at, 3 dead. dedup_id is the id of the
+-- event, or is derived from its dedup key. fence increases with every claim.
+-- event is set only if the group keeps events for its retries. Texts compare as
+-- bytes.
 CREATE TABLE {inbox} (
   consumer_group TEXT    NOT NULL,
   dedup_id       BLOB    NOT NULL CHECK (length(dedup_id) = 16),
@@ -21,7 +23,8 @@ CREATE TABLE {inbox} (
   PRIMARY KEY (consumer_group, dedup_id)
 ) STRICT, WITHOUT ROWID
 -- next
--- What has not succeeded, by when it may be taken: a failed row when it is due, one that is being processed when its lease runs out.
+-- Records that have not succeeded, by the time at which they can be claimed:
+-- failed records by their retry, records in progress by the end of their lease.
 CREATE INDEX {index:inbox_open_idx} ON "{prefix}inbox" (consumer_group, status, ifnull(next_retry_at, lease_until)) WHERE status <> 1
 -- next
 CREATE INDEX {index:inbox_done_idx} ON "{prefix}inbox" (consumer_group, processed_at) WHERE status = 1

@@ -1,6 +1,8 @@
--- One row per tenant, operation and idempotency key. Status is 0 while it is being processed, 1 when it has succeeded, 2 when it has failed,
--- 3 when it is uncertain. Fence grows whenever somebody takes the key. A row whose expires_at has passed is as good as none. Taker is the
--- attempt that a transaction has taken the key for, and nobody's once that transaction has ended. Texts compare as bytes.
+-- One row per tenant, operation and idempotency key. status: 0 in progress, 1
+-- succeeded, 2 failed, 3 uncertain. fence increases with every claim. A row
+-- whose expires_at has passed counts as absent. taker is the attempt of the
+-- transaction that claimed the key; it has no meaning after the end of that
+-- transaction. Texts compare as bytes.
 CREATE TABLE {idempotency} (
   tenant            TEXT    NOT NULL,
   operation         TEXT    NOT NULL,
@@ -27,9 +29,9 @@ CREATE TABLE {idempotency} (
   PRIMARY KEY (tenant, operation, key)
 ) STRICT
 -- next
--- What has not succeeded, for whoever looks at it.
+-- For inspection of keys that have not succeeded.
 CREATE INDEX {index:idempotency_open_idx} ON "{prefix}idempotency" (tenant, operation, key) WHERE status <> 1
 -- next
--- What can be deleted, by when: the answer, or the row.
+-- The time at which the purge deletes the answer or the row.
 CREATE INDEX {index:idempotency_purge_idx} ON "{prefix}idempotency" (iif(result IS NULL, expires_at, min(ifnull(result_expires_at, expires_at), expires_at)))
 WHERE expires_at IS NOT NULL

@@ -1,4 +1,5 @@
--- One record per reconciliation job: who runs it, and how the last run went. Texts compare as bytes.
+-- One row per reconciliation job: its owner, its lease and the result of its
+-- last run. Texts compare as bytes.
 CREATE TABLE {job} (
   name        TEXT    NOT NULL PRIMARY KEY,
   owner       BLOB,
@@ -14,7 +15,8 @@ CREATE TABLE {job} (
   last_error  TEXT
 ) STRICT, WITHOUT ROWID
 -- next
--- What jobs have sent, so that they do not send it again: a key is made of an event's tenant and dedup key.
+-- Events that jobs have sent. A job skips an event whose key has a row. key_id
+-- is derived from the tenant and the dedup key of the event.
 CREATE TABLE {job_sent} (
   job      TEXT    NOT NULL,
   key_id   BLOB    NOT NULL CHECK (length(key_id) = 16),
