@@ -61,7 +61,7 @@ type ReceiverConfig struct {
 	// Logger receives reconnects, failed answers and dead letters. Defaults to
 	// [slog.Default]; slog.New(slog.DiscardHandler) disables logging.
 	Logger *slog.Logger
-	// Observe receives metrics.
+	// Observe receives metrics. Defaults to no hooks.
 	Observe observe.Hooks
 }
 

@@ -29,7 +29,7 @@ type Config struct {
 	// The topic's max.message.bytes must permit it. Defaults to 1000012.
 	MaxMessageBytes int32
 	// Create asks the brokers to create missing topics, which they do if
-	// auto.create.topics.enable is on. Without Create, events for a missing
+	// auto.create.topics.enable is on. Defaults to false: events for a missing
 	// topic are deferred.
 	Create bool
 	// TLS sets certificates that the system does not trust by default, for
@@ -38,7 +38,7 @@ type Config struct {
 	TLS *tls.Config
 	// Options are additional client options of Open, such as another SASL
 	// mechanism or a dialer. They cannot override the options on which the
-	// guarantees of this package depend. New rejects them.
+	// guarantees of this package depend. New rejects them. Defaults to none.
 	Options []kgo.Opt
 	// Logger receives a warning if the connection, or the password on it, is
 	// not protected. Defaults to [slog.Default].

@@ -24,7 +24,7 @@ type SourceConfig struct {
 	// Name identifies the source in logs, metrics and dead letters. Defaults to
 	// Group.
 	Name string
-	// Topics are the topics to read. At least one.
+	// Topics are the topics to read. At least one is required.
 	Topics []string
 	// DeadLetter is the topic for messages that can never be handled. Defaults
 	// to the topic's name and ".dead". The topic must exist before the source
@@ -34,7 +34,8 @@ type SourceConfig struct {
 	// SessionTimeout is how long the partitions of a crashed process stay
 	// assigned to it. Defaults to 45 s.
 	SessionTimeout time.Duration
-	// Receive configures how messages are passed to the consumer.
+	// Receive configures how messages are passed to the consumer. Defaults to
+	// the defaults of [broker.ReceiverConfig].
 	Receive broker.ReceiverConfig
 }
 

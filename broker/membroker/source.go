@@ -28,7 +28,8 @@ type SourceConfig struct {
 	Topics []string
 	// DeadLetter is the topic for dead letters. Defaults to Durable + ".dead".
 	DeadLetter string
-	// Receive configures how messages are passed to the consumer.
+	// Receive configures how messages are passed to the consumer. Defaults to
+	// the defaults of [broker.ReceiverConfig].
 	Receive broker.ReceiverConfig
 }
 

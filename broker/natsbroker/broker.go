@@ -26,7 +26,7 @@ type Config struct {
 	// Required.
 	Stream string
 	// Create creates the stream, and one for dead letters, if they do not
-	// exist. Without Create, Open and New fail if the stream does not exist.
+	// exist. Defaults to false: Open and New fail if the stream does not exist.
 	Create bool
 	// Subjects are the subjects of the stream; required with Create.
 	Subjects []string
@@ -41,7 +41,8 @@ type Config struct {
 	// 10 s.
 	PublishTimeout time.Duration
 	// Options are client options of Open, for TLS, credentials and so on. The
-	// package's own options are applied after them. New rejects them.
+	// package's own options are applied after them. New rejects them. Defaults
+	// to none.
 	Options []nats.Option
 	// Logger receives connection changes and server errors. Defaults to
 	// [slog.Default]; slog.New(slog.DiscardHandler) disables logging.

@@ -34,10 +34,11 @@ type SourceConfig struct {
 	// DeadLetter is the subject for dead letters; a stream must have it.
 	// Defaults to "dead.<stream>.<durable>".
 	DeadLetter string
-	// Receive configures how messages are passed to the consumer. Its MaxHold
-	// defaults to unlimited: if the server held a deferred message for longer
-	// than AckWait, later messages of its aggregate would overtake it when
-	// another process takes over.
+	// Receive configures how messages are passed to the consumer. Defaults to
+	// the defaults of [broker.ReceiverConfig], except that MaxHold is
+	// unlimited: if the server held a deferred message for longer than AckWait,
+	// later messages of its aggregate would overtake it when another process
+	// takes over.
 	Receive broker.ReceiverConfig
 }
 

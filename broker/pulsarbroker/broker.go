@@ -34,8 +34,8 @@ type Config struct {
 	// Heartbeat is the interval at which an idle connection is checked.
 	// Defaults to 10 s.
 	Heartbeat time.Duration
-	// Options, if not nil, modifies the client options of Open: certificates,
-	// other kinds of authentication, metrics. New rejects it.
+	// Options modifies the client options of Open: certificates, other kinds of
+	// authentication, metrics. New rejects it. Defaults to no modification.
 	Options func(*pulsar.ClientOptions)
 	// Logger receives the log of Open's client. Defaults to [slog.Default],
 	// which receives only warnings and errors; slog.New(slog.DiscardHandler)

@@ -49,7 +49,7 @@ func (b *Broker) newProducers(cfg SinkConfig) *producers {
 			}
 		}
 		return b.watched(pulsar.ProducerOptions{
-			Topic: topic, DisableBatching: !cfg.Batch,
+			Topic: topic, DisableBatching: !cfg.Batching,
 			SendTimeout: -1, // the sink has its own timeout and closes the producer
 		})
 	}

@@ -151,7 +151,7 @@ func TestTooLarge(t *testing.T) {
 	t.Parallel()
 	address, topic := testserver.Pulsar(t), newTopic()
 	for _, batch := range []bool{false, true} {
-		s := sink(t, open(t, address, pulsarbroker.Config{}), pulsarbroker.SinkConfig{Batch: batch})
+		s := sink(t, open(t, address, pulsarbroker.Config{}), pulsarbroker.SinkConfig{Batching: batch})
 		payload, headers, fine := event(topic, "1"), event(topic, "2"), event(topic, "3")
 		payload.Payload = bytes.Repeat([]byte("x"), 6<<20)
 		headers.Headers = map[string]string{"x": strings.Repeat("x", 6<<20)}
@@ -204,7 +204,7 @@ func TestPartitions(t *testing.T) {
 			t.Parallel()
 			address, topic := testserver.Pulsar(t), newTopic()
 			admin(t, http.MethodPut, "persistent/public/default/"+topic+"/partitions", 3)
-			s := sink(t, open(t, address, pulsarbroker.Config{}), pulsarbroker.SinkConfig{Batch: !keyShared, Subscriptions: []string{"s"}})
+			s := sink(t, open(t, address, pulsarbroker.Config{}), pulsarbroker.SinkConfig{Batching: !keyShared, Subscriptions: []string{"s"}})
 			var mu sync.Mutex
 			next := make(map[string]int)
 			done := 0
@@ -330,7 +330,7 @@ func TestEveryMessageIsAnEntry(t *testing.T) {
 	if n := entries(pulsarbroker.SinkConfig{}); n != len(batch) {
 		t.Errorf("%d messages are %d entries", len(batch), n)
 	}
-	if n := entries(pulsarbroker.SinkConfig{Batch: true}); n >= len(batch) {
+	if n := entries(pulsarbroker.SinkConfig{Batching: true}); n >= len(batch) {
 		t.Errorf("%d messages in batches are %d entries", len(batch), n)
 	}
 }

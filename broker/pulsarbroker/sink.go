@@ -24,12 +24,12 @@ type SinkConfig struct {
 	// Subscriptions are created on every topic before the first event is
 	// published to it. Pulsar keeps no messages for later subscriptions:
 	// without a subscription or a retention policy it may delete a confirmed
-	// message at once.
+	// message at once. Defaults to none.
 	Subscriptions []string
-	// Batch sends messages of different keys as one, which is faster. Do not
+	// Batching sends messages of different keys as one, which is faster. Do not
 	// use it with subscriptions of type Key_Shared, which assign a batch as a
-	// whole. A batch is also redelivered as a whole.
-	Batch bool
+	// whole. A batch is also redelivered as a whole. Defaults to false.
+	Batching bool
 	// MaxProducers is the maximum number of topics with an open producer.
 	// Defaults to 256.
 	MaxProducers int

@@ -26,10 +26,10 @@ type SourceConfig struct {
 	// Name identifies the source in logs, metrics and dead letters. Defaults to
 	// Subscription.
 	Name string
-	// Topics are the topics to read. At least one.
+	// Topics are the topics to read. At least one is required.
 	Topics []string
 	// KeyShared lets all processes work concurrently, each on different keys;
-	// messages must then not be sent in batches ([SinkConfig.Batch]). By
+	// messages must then not be sent in batches ([SinkConfig.Batching]). By
 	// default one process at a time receives the messages of a topic, or of
 	// each partition, and another process takes over when it ends (Failover).
 	KeyShared bool
@@ -37,7 +37,8 @@ type SourceConfig struct {
 	// to the topic's name and "-dead".
 	DeadLetter string
 	// Receive configures how messages are passed to the consumer. Deferred
-	// messages stay in memory, unacknowledged.
+	// messages stay in memory, unacknowledged. Defaults to the defaults of
+	// [broker.ReceiverConfig].
 	Receive broker.ReceiverConfig
 }
 

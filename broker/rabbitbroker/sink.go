@@ -22,11 +22,12 @@ type SinkConfig struct {
 	// Topics returns the exchange of an event. Defaults to the event's Topic.
 	Topics broker.Topics
 	// ToQueues makes the topic the name of a queue: messages go there through
-	// the default exchange.
+	// the default exchange. Defaults to false.
 	ToQueues bool
 	// Create declares exchanges (durable, of type topic), or with ToQueues
 	// durable queues, when they are first used. An exchange without a bound
 	// queue still accepts no event, because no consumer would receive it.
+	// Defaults to false.
 	Create bool
 }
 

@@ -29,21 +29,22 @@ type SourceConfig struct {
 	Name string
 	// Bind lists the bindings of the queue. With Bind, the queue is declared as
 	// well: durable and replicated (a quorum queue, which counts deliveries),
-	// with one active consumer at a time, which keeps the order. Without Bind,
-	// the queue must exist.
+	// with one active consumer at a time, which keeps the order. Defaults to no
+	// bindings: the queue must exist.
 	Bind []Binding
 	// Classic declares a classic queue instead. It does not count deliveries: a
-	// redelivered message has the count 2.
+	// redelivered message has the count 2. Defaults to false.
 	Classic bool
 	// Shared lets all consumers of the queue work concurrently. Order per
-	// aggregate is lost.
+	// aggregate is lost. Defaults to false.
 	Shared bool
 	// DeadLetter is the queue for messages that can never be handled. It is
 	// declared. Defaults to the queue's name and ".dead".
 	DeadLetter string
 	// Receive configures how messages are passed to the consumer. Deferred
 	// messages stay in memory, unacknowledged; RabbitMQ's consumer_timeout, 30
-	// minutes by default, must be longer than the longest delay.
+	// minutes by default, must be longer than the longest delay. Defaults to
+	// the defaults of [broker.ReceiverConfig].
 	Receive broker.ReceiverConfig
 }
 

@@ -25,8 +25,8 @@ type SourceConfig struct {
 	// Name identifies the source in logs, metrics and dead letters. Defaults to
 	// Group.
 	Name string
-	// Streams are the streams to read; missing ones are created. At least one,
-	// at most 64.
+	// Streams are the streams to read; the source creates missing ones. At
+	// least one is required, and at most 64 are allowed.
 	Streams []string
 	// Consumer is the name of this consumer in the group. With a name that is
 	// unique per process and the same after a restart, the consumer resumes its
@@ -42,8 +42,10 @@ type SourceConfig struct {
 	DeadLetter string
 	// DeleteAcked deletes entries once they are acknowledged. Use it only for
 	// streams with a single group: other groups would miss the entries.
+	// Defaults to false.
 	DeleteAcked bool
-	// Receive configures how messages are passed to the consumer.
+	// Receive configures how messages are passed to the consumer. Defaults to
+	// the defaults of [broker.ReceiverConfig].
 	Receive broker.ReceiverConfig
 }
 

@@ -19,11 +19,13 @@ type SourceConfig struct {
 	// the topic.
 	Name string
 	// DeadLetters publishes messages that can never be handled to DeadTopic.
-	// Without it, such messages are logged, reported, and acknowledged.
+	// Defaults to nil: such messages are logged, reported, and acknowledged.
 	DeadLetters message.Publisher
-	// DeadTopic defaults to the topic and ".dead".
+	// DeadTopic is the topic for messages that can never be handled. Defaults
+	// to the topic and ".dead".
 	DeadTopic string
-	// Receive configures how messages are passed to the consumer.
+	// Receive configures how messages are passed to the consumer. Defaults to
+	// the defaults of [broker.ReceiverConfig].
 	Receive broker.ReceiverConfig
 }
 

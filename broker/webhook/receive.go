@@ -22,13 +22,16 @@ import (
 // ReceiverConfig configures a [Receiver]. Zero fields have their defaults.
 type ReceiverConfig struct {
 	// Secrets verify the signatures of requests; one match is enough. At least
-	// one secret is required, unless Unsigned accepts requests from any sender.
-	Secrets  []string
+	// one secret is required, unless Unsigned is true.
+	Secrets []string
+	// Unsigned accepts requests from any sender, without a signature. Defaults
+	// to false.
 	Unsigned bool
 	// UnsignedAttributes also accepts signed requests in binary mode, whose
 	// attributes are headers that no signature covers. Any party that has seen
 	// one request can then send its body as an event of another type, tenant or
-	// aggregate. Use it only until all senders use structured mode.
+	// aggregate. Use it only until all senders use structured mode. Defaults to
+	// false.
 	UnsignedAttributes bool
 	// Name identifies the receiver in logs and metrics. Defaults to "webhook".
 	Name string
@@ -39,13 +42,13 @@ type ReceiverConfig struct {
 	// structured mode the body holds attributes and headers, and the payload
 	// may be in base64.
 	MaxBody int64
-	// Timeout is how long the consumer may take. The consumer finishes even if
-	// the client disconnects. Defaults to 30 s.
-	Timeout time.Duration
+	// DeliverTimeout limits one call of the consumer. The consumer finishes
+	// even if the client disconnects. Defaults to 30 s.
+	DeliverTimeout time.Duration
 	// Logger receives rejected requests, failures and dead letters. Defaults to
 	// [slog.Default]; slog.New(slog.DiscardHandler) disables logging.
 	Logger *slog.Logger
-	// Observe receives metrics.
+	// Observe receives metrics. Defaults to no hooks.
 	Observe observe.Hooks
 }
 
@@ -91,8 +94,8 @@ func NewReceiver(c waybill.Sink, cfg ReceiverConfig) (*Receiver, error) {
 	if cfg.MaxBody < 0 {
 		errs = append(errs, fmt.Errorf("ReceiverConfig.MaxBody: %d is negative", cfg.MaxBody))
 	}
-	if cfg.Timeout < 0 {
-		errs = append(errs, fmt.Errorf("ReceiverConfig.Timeout: %v is negative", cfg.Timeout))
+	if cfg.DeliverTimeout < 0 {
+		errs = append(errs, fmt.Errorf("ReceiverConfig.DeliverTimeout: %v is negative", cfg.DeliverTimeout))
 	}
 	codec, err := broker.NewCodec(broker.HTTP, broker.CodecConfig{})
 	errs = append(errs, err)
@@ -108,8 +111,8 @@ func NewReceiver(c waybill.Sink, cfg ReceiverConfig) (*Receiver, error) {
 	if cfg.MaxBody == 0 {
 		cfg.MaxBody = 2 << 20
 	}
-	if cfg.Timeout == 0 {
-		cfg.Timeout = 30 * time.Second
+	if cfg.DeliverTimeout == 0 {
+		cfg.DeliverTimeout = 30 * time.Second
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
@@ -200,7 +203,7 @@ func names(id string, d *waybill.Delivery, foreign string) bool {
 // deliver passes one event to the consumer. The consumer finishes even if the
 // client has disconnected, because a retry would have to start over.
 func (r *Receiver) deliver(ctx context.Context, d *waybill.Delivery) (err error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.cfg.Timeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.cfg.DeliverTimeout)
 	defer cancel()
 	began := time.Now()
 	// A sender that lost the connection does not know that this process
@@ -304,12 +307,12 @@ func (s *Source) Run(ctx context.Context, c waybill.Sink) error {
 	}
 	server := &http.Server{
 		Handler: receiver, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: time.Minute,
-		WriteTimeout: receiver.cfg.Timeout + time.Minute, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 128 << 10,
+		WriteTimeout: receiver.cfg.DeliverTimeout + time.Minute, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 128 << 10,
 		ErrorLog: slog.NewLogLogger(receiver.cfg.Logger.Handler(), slog.LevelWarn),
 	}
 	stopped := make(chan error, 1)
 	stop := context.AfterFunc(ctx, func() {
-		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), receiver.cfg.Timeout)
+		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), receiver.cfg.DeliverTimeout)
 		defer cancel()
 		stopped <- server.Shutdown(end)
 	})

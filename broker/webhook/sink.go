@@ -27,23 +27,25 @@ type Config struct {
 	// unless Unsigned is true.
 	Secrets []string
 	// Unsigned sends requests without a signature. Receivers cannot verify the
-	// sender.
+	// sender. Defaults to false.
 	Unsigned bool
 	// UnsignedAttributes sends signed requests in binary mode: the payload is
 	// the body, and the attributes are headers that no signature covers. Any
 	// party that has seen one request can then send its body as another event.
 	// Use it only for receivers that do not support structured mode yet.
+	// Defaults to false.
 	UnsignedAttributes bool
 	// Endpoint returns the URL for an event, if events go to different
 	// endpoints. The function is called often and concurrently, and must not
 	// block. An error makes the event a dead letter. All endpoints share the
 	// same secrets and headers: any party that knows a secret can sign for each
-	// of them.
+	// of them. Defaults to the URL of NewSink for every event.
 	Endpoint func(ev *waybill.Event) (string, error)
 	// Target returns the URL for an event together with its secrets and
 	// headers, for endpoints of different customers. Target is called like
 	// Endpoint and replaces Endpoint, Secrets, Unsigned and Header. An error
-	// makes the event a dead letter; invalid secrets fail the attempt.
+	// makes the event a dead letter; invalid secrets fail the attempt. Defaults
+	// to Endpoint, Secrets, Unsigned and Header for every event.
 	Target func(ev *waybill.Event) (Target, error)
 	// PublicOnly connects to public addresses only; see [PublicDialer]. Use it
 	// for endpoints that customers choose. Requests then use no proxy, and
@@ -60,7 +62,7 @@ type Config struct {
 	// to 1 h.
 	MaxRetryAfter time.Duration
 	// Header is sent with every request, for example for authorization. It
-	// cannot override attributes and signatures.
+	// cannot override attributes and signatures. Defaults to no header.
 	Header http.Header
 	// TLS sets the trusted authorities and the client certificate. Client must
 	// then be nil, because it has its own TLS config. Defaults to the system's
