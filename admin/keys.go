@@ -97,7 +97,7 @@ func (k *Keys) Find(ctx context.Context, id store.KeyID) (store.KeyRecord, error
 // expires. If the key is not uncertain, RunAgain returns [ErrNotUncertain] and
 // changes nothing.
 func (k *Keys) RunAgain(ctx context.Context, id store.KeyID, why string, keep time.Duration) error {
-	return k.resolve(ctx, id, driver.KeyEnd{State: store.KeyFailed, Code: "resolved", Error: why, Answer: driver.KeyAnswer{TTL: keep}})
+	return k.resolve(ctx, id, driver.KeyEnd{State: store.KeyFailed, Code: "resolved", Error: why, Answer: driver.KeyAnswer{Retention: keep}})
 }
 
 // Done decides that the operation of an uncertain key has happened: repeated
@@ -113,8 +113,8 @@ func (k *Keys) Done(ctx context.Context, id store.KeyID, answer driver.KeyAnswer
 }
 
 func (k *Keys) resolve(ctx context.Context, id store.KeyID, end driver.KeyEnd) error {
-	if end.Answer.TTL <= 0 {
-		return fmt.Errorf("admin: resolving a key: the retention %v is not positive", end.Answer.TTL)
+	if end.Answer.Retention <= 0 {
+		return fmt.Errorf("admin: resolving a key: the retention %v is not positive", end.Answer.Retention)
 	}
 	ok, err := k.db.ResolveKey(ctx, id, end)
 	switch {

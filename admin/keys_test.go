@@ -45,7 +45,7 @@ func TestKeys(t *testing.T) {
 		t.Fatal(err)
 	}
 	ctx := t.Context()
-	kept := driver.KeyAnswer{TTL: time.Hour}
+	kept := driver.KeyAnswer{Retention: time.Hour}
 	running := attempt(t, db.Driver().Keys, "running", driver.KeyEnd{})
 	attempt(t, db.Driver().Keys, "failed", driver.KeyEnd{State: store.KeyFailed, Answer: kept})
 	attempt(t, db.Driver().Keys, "done", driver.KeyEnd{State: store.KeySucceeded, Answer: kept})
@@ -101,14 +101,14 @@ func decide(t *testing.T, db *memstore.Store[*memstore.Tx], ops *admin.Keys, aga
 	if _, ok, err := db.Driver().Keys.ClaimKey(ctx, driver.KeyClaim{KeyID: again, Hash: "v1:h", Owner: waybill.NewID(), Lease: time.Hour}); !ok || err != nil {
 		t.Errorf("the key cannot be used again: %v", err)
 	}
-	if err := ops.Done(ctx, done, driver.KeyAnswer{Ref: "pay_1", TTL: time.Hour}); err != nil {
+	if err := ops.Done(ctx, done, driver.KeyAnswer{Ref: "pay_1", Retention: time.Hour}); err != nil {
 		t.Error(err)
 	}
 	if rec, err := ops.Find(ctx, done); err != nil || rec.State != store.KeySucceeded || rec.Ref != "pay_1" || !rec.Lost {
 		t.Errorf("the record is %+v, %v", rec, err)
 	}
 	for _, id := range []store.KeyID{again, done, running} {
-		if err := ops.Done(ctx, id, driver.KeyAnswer{Ref: "no", TTL: time.Hour}); !errors.Is(err, admin.ErrNotUncertain) {
+		if err := ops.Done(ctx, id, driver.KeyAnswer{Ref: "no", Retention: time.Hour}); !errors.Is(err, admin.ErrNotUncertain) {
 			t.Errorf("%q: %v", id.Key, err)
 		}
 	}

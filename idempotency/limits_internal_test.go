@@ -63,10 +63,10 @@ func TestLimitsOfAnAnswer(t *testing.T) {
 			t.Errorf("%d bytes: %+v", n, out)
 		}
 	}
-	for ttl, want := range map[time.Duration]time.Duration{0: 0, time.Minute: time.Minute, time.Hour: 0, 2 * time.Hour: 0} {
-		e.k.cfg.ResultRetention = ttl
-		if out := e.final(t.Context(), &Answer{}, ""); out.ResultTTL != want || out.TTL != time.Hour {
-			t.Errorf("ResultRetention %v: %+v", ttl, out)
+	for retention, want := range map[time.Duration]time.Duration{0: 0, time.Minute: time.Minute, time.Hour: 0, 2 * time.Hour: 0} {
+		e.k.cfg.ResultRetention = retention
+		if out := e.final(t.Context(), &Answer{}, ""); out.ResultRetention != want || out.Retention != time.Hour {
+			t.Errorf("ResultRetention %v: %+v", retention, out)
 		}
 	}
 }

@@ -26,9 +26,9 @@ type entry[T any] struct {
 
 // claim returns the claim of the request's key, with a new owner.
 func (e *entry[T]) claim() driver.KeyClaim {
-	claim := driver.KeyClaim{KeyID: e.req.id(), Hash: string(e.req.Hash), Owner: waybill.NewID(), Lease: e.k.cfg.Lease, TTL: e.ttl()}
+	claim := driver.KeyClaim{KeyID: e.req.id(), Hash: string(e.req.Hash), Owner: waybill.NewID(), Lease: e.k.cfg.Lease, Retention: e.retention()}
 	if e.k.cfg.ResultRetention > 0 {
-		claim.TTL = min(claim.TTL, e.k.cfg.ResultRetention)
+		claim.Retention = min(claim.Retention, e.k.cfg.ResultRetention)
 	}
 	return claim
 }
@@ -87,10 +87,10 @@ const (
 
 // failure returns the end of an attempt whose key may be taken again.
 func (e *entry[T]) failure(code, text string) driver.KeyEnd {
-	return driver.KeyEnd{State: store.KeyFailed, Code: code, Error: text, Answer: driver.KeyAnswer{TTL: e.ttl()}}
+	return driver.KeyEnd{State: store.KeyFailed, Code: code, Error: text, Answer: driver.KeyAnswer{Retention: e.retention()}}
 }
 
-func (e *entry[T]) ttl() time.Duration {
+func (e *entry[T]) retention() time.Duration {
 	if e.req.Retention > 0 {
 		return e.req.Retention
 	}
@@ -107,14 +107,14 @@ func (e *entry[T]) final(ctx context.Context, answer *Answer, said string) drive
 		e.warn(ctx, "a reference was not stored", fmt.Errorf("reference has %d bytes, more than the maximum of %d", len(answer.Ref), maxRef))
 		answer.Ref = ""
 	}
-	out := driver.KeyAnswer{Ref: answer.Ref, TTL: e.ttl(), Lost: answer.Lost}
+	out := driver.KeyAnswer{Ref: answer.Ref, Retention: e.retention(), Lost: answer.Lost}
 	if limit := e.k.cfg.MaxResult; limit > 0 && len(answer.Body) > limit {
 		out.Lost = true
 	}
 	if !out.Lost {
 		out.Result, out.ContentType = answer.Body, answer.ContentType
-		if e.k.cfg.ResultRetention > 0 && e.k.cfg.ResultRetention < out.TTL {
-			out.ResultTTL = e.k.cfg.ResultRetention
+		if e.k.cfg.ResultRetention > 0 && e.k.cfg.ResultRetention < out.Retention {
+			out.ResultRetention = e.k.cfg.ResultRetention
 		}
 	}
 	return out

@@ -532,7 +532,7 @@ func TestPausesBetweenSessions(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				const each = 16
-				most := cmp.Or(cfg.ReconnectMax, 10*time.Second)
+				maxPause := cmp.Or(cfg.ReconnectMax, 10*time.Second)
 				var at []time.Time
 				err := driver.Receive(t.Context(), "test", codec(t, broker.Kafka, broker.CodecConfig{}),
 					consumer(func(context.Context, waybill.Delivery) error { return nil }), cfg,
@@ -562,10 +562,10 @@ func TestPausesBetweenSessions(t *testing.T) {
 						// The last session had a message.
 						usual = 100 * time.Millisecond
 					}
-					if gap := at[n].Sub(at[n-1]); gap < usual/2 || gap > min(usual*3/2, most) {
+					if gap := at[n].Sub(at[n-1]); gap < usual/2 || gap > min(usual*3/2, maxPause) {
 						t.Errorf("the pause after session %d is %v, want about %v", n, gap, usual)
 					}
-					usual = min(2*usual, most)
+					usual = min(2*usual, maxPause)
 				}
 			})
 		})

@@ -125,7 +125,7 @@ func TestFaults(t *testing.T) {
 				}
 			}
 			stop()
-			if faults.Duplicate == 0.5 && seen.most() < 2 {
+			if faults.Duplicate == 0.5 && seen.maxCount() < 2 {
 				t.Error("no event came twice")
 			}
 		})
@@ -212,14 +212,14 @@ func (s *set) len() int {
 	return len(s.ids)
 }
 
-func (s *set) most() int {
+func (s *set) maxCount() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	most := 0
+	count := 0
 	for _, n := range s.ids {
-		most = max(most, n)
+		count = max(count, n)
 	}
-	return most
+	return count
 }
 
 func TestConfig(t *testing.T) {

@@ -136,7 +136,7 @@ func TestFailureAfterAnEffect(t *testing.T) {
 					t.Error(a.problem.OperationState)
 				}
 				// An operator decides that it may run again.
-				ok, err := b.db.ResolveKey(t.Context(), b.record().KeyID, driver.KeyEnd{State: store.KeyFailed, Answer: driver.KeyAnswer{TTL: time.Hour}})
+				ok, err := b.db.ResolveKey(t.Context(), b.record().KeyID, driver.KeyEnd{State: store.KeyFailed, Answer: driver.KeyAnswer{Retention: time.Hour}})
 				if !ok || err != nil {
 					t.Fatal(ok, err)
 				}
@@ -428,7 +428,7 @@ func TestStoreDown(t *testing.T) {
 	loose.wantRuns(2)
 }
 
-func TestTTL(t *testing.T) {
+func TestRetention(t *testing.T) {
 	g := newGate()
 	b := newEnv(t, setup{cfg: httpkey.Config{Retention: time.Hour}, run: g.ServeHTTP})
 	running := b.later("k", "{}")

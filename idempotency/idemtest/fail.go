@@ -113,7 +113,7 @@ func afterAnEffect[T any](b *env[T]) {
 			}
 			// The operator decides that the effect did not happen.
 			id := store.KeyID{Tenant: req.TenantID, Operation: req.Operation, Key: req.Key}
-			ok, err := b.db.ResolveKey(context.Background(), id, driver.KeyEnd{State: store.KeyFailed, Answer: driver.KeyAnswer{TTL: 1e15}})
+			ok, err := b.db.ResolveKey(context.Background(), id, driver.KeyEnd{State: store.KeyFailed, Answer: driver.KeyAnswer{Retention: 1e15}})
 			if err != nil || !ok {
 				b.Fatalf("%s: resolving: %v, %v", how, ok, err)
 			}

@@ -62,14 +62,14 @@ func aggregatesOf(seen []driver.RowRef, lane int) (aggs []store.Aggregate, last 
 // limit. first has the seq of the first plain row of each aggregate.
 func appendAhead(keys []store.Key, seen []driver.RowRef, lane, limit int, first map[store.Aggregate]int64) []store.Key {
 	chosen := make(map[store.Aggregate]int)
-	most := max(limit/aheadShare, 1)
+	maxPerAggregate := max(limit/aheadShare, 1)
 	for i := range seen {
 		s := &seen[i]
 		if s.Lane != lane || limit <= 0 {
 			continue
 		}
 		if !s.Aggregate.IsZero() {
-			if seq, waits := first[s.Aggregate]; waits && seq < s.Seq || chosen[s.Aggregate] >= most {
+			if seq, waits := first[s.Aggregate]; waits && seq < s.Seq || chosen[s.Aggregate] >= maxPerAggregate {
 				continue
 			}
 			chosen[s.Aggregate]++

@@ -36,10 +36,10 @@ type KeyClaim struct {
 	Owner waybill.ID
 	// Lease is the time during which no other attempt may take the key.
 	Lease time.Duration
-	// TTL is a hint: the time for which the answer will be kept, if known. A
-	// store that sorts records by expiry can then do so at once instead of when
-	// the answer is stored.
-	TTL time.Duration
+	// Retention is a hint: the time for which the answer will be kept, if
+	// known. A store that sorts records by expiry can then do so at once
+	// instead of when the answer is stored.
+	Retention time.Duration
 }
 
 // KeyAttempt identifies an attempt that has taken a key.
@@ -105,10 +105,10 @@ type KeyAnswer struct {
 	Result      []byte
 	ContentType string
 	Lost        bool
-	// TTL is the lifetime of the record from now; ResultTTL, if greater than 0,
-	// is the lifetime of the answer.
-	TTL       time.Duration
-	ResultTTL time.Duration
+	// Retention is how long the record is kept from now; ResultRetention, if
+	// greater than 0, is how long the answer is kept.
+	Retention       time.Duration
+	ResultRetention time.Duration
 }
 
 // KeyClaimer works outside the caller's transaction. Each method is one
@@ -150,8 +150,8 @@ type KeyPeeker interface {
 type KeyEnd struct {
 	// State is [store.KeySucceeded], [store.KeyFailed] or [store.KeyUncertain].
 	State store.KeyState
-	// Answer is the answer of a success. Its TTL applies to a failure too; an
-	// uncertain record does not expire.
+	// Answer is the answer of a success. Its Retention applies to a failure
+	// too; an uncertain record does not expire.
 	Answer KeyAnswer
 	// Code and Error describe a failure or an uncertain end. The store
 	// truncates Error to 4000 bytes.

@@ -122,7 +122,7 @@ func keyAnswers[T any](ctx context.Context, t tb, b *env[T]) {
 		"lost":    {Ref: "ord_2", Lost: true},
 	}
 	for name, answer := range answers {
-		answer.TTL = time.Hour
+		answer.Retention = time.Hour
 		ended, kept, taken := b.claim("ended "+name), b.claim("kept "+name), b.claim("taken "+name)
 		if !b.endKey(ctx, t, b.claimed(ctx, t, ended), driver.KeyEnd{State: store.KeySucceeded, Answer: answer}) {
 			t.Fatalf("%s: the attempt did not end", name)
@@ -148,9 +148,9 @@ func keyAnswers[T any](ctx context.Context, t tb, b *env[T]) {
 
 func keyAnswerExpires[T any](ctx context.Context, t tb, b *env[T]) {
 	c, long := b.claim("answer expires"), b.claim("answer stays")
-	short := driver.KeyAnswer{Ref: "ref", Result: []byte("gone"), ContentType: "text/plain", TTL: time.Hour, ResultTTL: time.Microsecond}
+	short := driver.KeyAnswer{Ref: "ref", Result: []byte("gone"), ContentType: "text/plain", Retention: time.Hour, ResultRetention: time.Microsecond}
 	stays := short
-	stays.ResultTTL = time.Minute
+	stays.ResultRetention = time.Minute
 	for c, answer := range map[driver.KeyClaim]driver.KeyAnswer{c: short, long: stays} {
 		if !b.endKey(ctx, t, b.claimed(ctx, t, c), driver.KeyEnd{State: store.KeySucceeded, Answer: answer}) {
 			t.Fatalf("the attempt did not end")

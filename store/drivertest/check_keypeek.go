@@ -28,9 +28,9 @@ func keyPeeks[T any](ctx context.Context, t tb, b *env[T]) {
 		"nothing": {},
 		"empty":   {Result: []byte{}},
 		"bytes":   {Ref: "ord_1 'ü' \\", Result: []byte{0, 1, 255, '\'', '\\', 0}, ContentType: "text/plain; charset=\"\xe9\""},
-		"for now": {Result: []byte("for now"), ResultTTL: time.Minute},
+		"for now": {Result: []byte("for now"), ResultRetention: time.Minute},
 	} {
-		answer.TTL = time.Hour
+		answer.Retention = time.Hour
 		c := b.claim("peek 'ü' \\ " + name)
 		if !b.endKey(ctx, t, b.claimed(ctx, t, c), driver.KeyEnd{State: store.KeySucceeded, Answer: answer}) {
 			t.Fatalf("the attempt did not end")
@@ -64,8 +64,8 @@ func (b *env[T]) unanswered(ctx context.Context, t tb) map[string]store.KeyID {
 		"failed":                    failed("no"),
 		"is uncertain":              {State: store.KeyUncertain},
 		"has expired":               {State: store.KeySucceeded, Answer: driver.KeyAnswer{Result: []byte("old")}},
-		"was lost":                  {State: store.KeySucceeded, Answer: driver.KeyAnswer{TTL: time.Hour, Lost: true}},
-		"has outlived its own time": {State: store.KeySucceeded, Answer: driver.KeyAnswer{TTL: time.Hour, ResultTTL: time.Nanosecond, Result: []byte("old")}},
+		"was lost":                  {State: store.KeySucceeded, Answer: driver.KeyAnswer{Retention: time.Hour, Lost: true}},
+		"has outlived its own time": {State: store.KeySucceeded, Answer: driver.KeyAnswer{Retention: time.Hour, ResultRetention: time.Nanosecond, Result: []byte("old")}},
 	} {
 		c := b.claim("peek " + name)
 		if !b.endKey(ctx, t, b.claimed(ctx, t, c), end) {

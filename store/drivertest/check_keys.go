@@ -52,8 +52,8 @@ func keyHash(letter string) string { return "v1:" + strings.Repeat(letter, 64) }
 func (b *env[T]) claim(key string) driver.KeyClaim {
 	return driver.KeyClaim{
 		KeyID: store.KeyID{Tenant: "tenant", Operation: b.unique("operation"), Key: key},
-		// TTL is a hint, mostly wrong.
-		Hash: keyHash("a"), Owner: waybill.NewID(), Lease: time.Hour, TTL: time.Millisecond,
+		// Retention is a hint, mostly wrong.
+		Hash: keyHash("a"), Owner: waybill.NewID(), Lease: time.Hour, Retention: time.Millisecond,
 	}
 }
 
@@ -113,12 +113,12 @@ func (b *env[T]) wantNoKey(ctx context.Context, t tb, id store.KeyID) {
 
 // answered is the end of a success.
 func answered(ref string) driver.KeyEnd {
-	return driver.KeyEnd{State: store.KeySucceeded, Answer: driver.KeyAnswer{Ref: ref, Result: []byte(ref), TTL: time.Hour}}
+	return driver.KeyEnd{State: store.KeySucceeded, Answer: driver.KeyAnswer{Ref: ref, Result: []byte(ref), Retention: time.Hour}}
 }
 
 // failed is the end of a failure that may be retried.
 func failed(text string) driver.KeyEnd {
-	return driver.KeyEnd{State: store.KeyFailed, Code: "code", Error: text, Answer: driver.KeyAnswer{TTL: time.Hour}}
+	return driver.KeyEnd{State: store.KeyFailed, Code: "code", Error: text, Answer: driver.KeyAnswer{Retention: time.Hour}}
 }
 
 // anHour reports whether a record expires about an hour after its end.

@@ -28,13 +28,13 @@ func manyEvents[T any](ctx context.Context, t tb, b *env[T]) {
 	// aggregate: one order.
 	evs := b.events(n, "a")
 	evs[n/2].DedupKey = b.unique("k") // in the middle of the large write
-	most := n * 9 / 10
+	large := n * 9 / 10
 	box := b.box(t)
 	err := box.InTx(ctx, func(ctx context.Context, tx T) error {
-		if err := box.Write(ctx, tx, evs[:most]...); err != nil {
+		if err := box.Write(ctx, tx, evs[:large]...); err != nil {
 			return err
 		}
-		for part := range slices.Chunk(evs[most:], 100) {
+		for part := range slices.Chunk(evs[large:], 100) {
 			if err := box.Write(ctx, tx, part...); err != nil {
 				return err
 			}

@@ -155,7 +155,7 @@ func claimMutants() []mutant {
 		{"does not expire failures", "claim_keys", keys(func(db complete, w *worseKeys) {
 			w.end = func(ctx context.Context, a driver.KeyAttempt, end driver.KeyEnd) (bool, error) {
 				if end.State == store.KeyFailed {
-					end.Answer.TTL += time.Hour
+					end.Answer.Retention += time.Hour
 				}
 				return db.EndKey(ctx, a, end)
 			}
@@ -163,7 +163,7 @@ func claimMutants() []mutant {
 		{"takes failures that are uncertain for others", "end_keys inspect_keys", keys(func(db complete, w *worseKeys) {
 			w.end = func(ctx context.Context, a driver.KeyAttempt, end driver.KeyEnd) (bool, error) {
 				if end.State == store.KeyUncertain {
-					end.State, end.Answer.TTL = store.KeyFailed, time.Hour
+					end.State, end.Answer.Retention = store.KeyFailed, time.Hour
 				}
 				return db.EndKey(ctx, a, end)
 			}
@@ -234,7 +234,7 @@ func takeMutants() []mutant {
 		})},
 		{"has answers for as long as their records", "stored_answers", keys(func(db complete, w *worseKeys) {
 			w.end = func(ctx context.Context, a driver.KeyAttempt, end driver.KeyEnd) (bool, error) {
-				end.Answer.ResultTTL = 0
+				end.Answer.ResultRetention = 0
 				return db.EndKey(ctx, a, end)
 			}
 		})},

@@ -189,11 +189,11 @@ func (r *keyed) heldBy(a driver.KeyAttempt) bool {
 // succeed turns the record into a success.
 func (r *keyed) succeed(answer driver.KeyAnswer) {
 	now := clock()
-	r.State, r.CompletedAt, r.ExpiresAt, r.LeaseUntil = store.KeySucceeded, now, now.Add(answer.TTL), time.Time{}
+	r.State, r.CompletedAt, r.ExpiresAt, r.LeaseUntil = store.KeySucceeded, now, now.Add(answer.Retention), time.Time{}
 	r.Ref, r.Result, r.ContentType, r.Lost = answer.Ref, bytes.Clone(answer.Result), answer.ContentType, answer.Lost
 	r.Code, r.LastError = "", ""
-	if answer.ResultTTL > 0 {
-		r.resultUntil = now.Add(answer.ResultTTL)
+	if answer.ResultRetention > 0 {
+		r.resultUntil = now.Add(answer.ResultRetention)
 	}
 }
 
@@ -207,7 +207,7 @@ func (r *keyed) end(e driver.KeyEnd) {
 	r.State, r.CompletedAt, r.ExpiresAt, r.LeaseUntil = e.State, now, time.Time{}, time.Time{}
 	r.Code, r.LastError = e.Code, driver.CutError(e.Error)
 	if e.State == store.KeyFailed {
-		r.ExpiresAt = now.Add(e.Answer.TTL)
+		r.ExpiresAt = now.Add(e.Answer.Retention)
 	}
 }
 

@@ -377,21 +377,21 @@ func attemptValues(a driver.KeyAttempt, more ...string) *strings.Replacer {
 // microseconds mean no expiry.
 func answerValues(a driver.KeyAnswer) []string {
 	answer := "NULL"
-	if a.ResultTTL > 0 {
-		answer = strconv.FormatInt(a.ResultTTL.Microseconds(), 10)
+	if a.ResultRetention > 0 {
+		answer = strconv.FormatInt(a.ResultRetention.Microseconds(), 10)
 	}
 	return []string{
 		"{ref}", "x'" + hexText(a.Ref) + "'", "{type}", "x'" + hexText(a.ContentType) + "'", "{lost}", strconv.FormatBool(a.Lost),
-		"{ttl}", strconv.FormatInt(a.TTL.Microseconds(), 10), "{answer}", answer,
+		"{retention}", strconv.FormatInt(a.Retention.Microseconds(), 10), "{answer}", answer,
 	}
 }
 
 // failureValues returns the values of failedKey. An uncertain record does not
 // expire.
 func failureValues(end driver.KeyEnd) []string {
-	ttl := "NULL"
+	retention := "NULL"
 	if end.State == store.KeyFailed {
-		ttl = strconv.FormatInt(end.Answer.TTL.Microseconds(), 10)
+		retention = strconv.FormatInt(end.Answer.Retention.Microseconds(), 10)
 	}
 	text := func(s string) string {
 		if s = driver.CutError(s); s == "" {
@@ -399,7 +399,7 @@ func failureValues(end driver.KeyEnd) []string {
 		}
 		return "x'" + hexText(s) + "'"
 	}
-	return []string{"{state}", strconv.Itoa(int(end.State)), "{ttl}", ttl, "{code}", text(end.Code), "{error}", text(end.Error)}
+	return []string{"{state}", strconv.Itoa(int(end.State)), "{retention}", retention, "{code}", text(end.Code), "{error}", text(end.Error)}
 }
 
 // hexBytes returns bytes as a literal of a statement; nil is NULL.

@@ -52,10 +52,10 @@ const (
  request_hash = IF(` + ours + `, x'{hash}', request_hash), result = IF(` + ours + `, NULL, result), result_expires_at = IF(` + ours + `, NULL, result_expires_at)`
 	// answerKey stores an answer.
 	answerKey = `status = 1, lease_until = NULL, taker = NULL, result_ref = {ref}, result = {result}, content_type = {type}, lost = {lost},
- completed_at = UTC_TIMESTAMP(6), expires_at = UTC_TIMESTAMP(6) + INTERVAL {ttl} MICROSECOND,
+ completed_at = UTC_TIMESTAMP(6), expires_at = UTC_TIMESTAMP(6) + INTERVAL {retention} MICROSECOND,
  result_expires_at = UTC_TIMESTAMP(6) + INTERVAL {answer} MICROSECOND, error_code = NULL, last_error = NULL`
 	// failedKey ends an attempt that did not succeed.
-	failedKey = `status = {state}, lease_until = NULL, completed_at = UTC_TIMESTAMP(6), expires_at = UTC_TIMESTAMP(6) + INTERVAL {ttl} MICROSECOND,
+	failedKey = `status = {state}, lease_until = NULL, completed_at = UTC_TIMESTAMP(6), expires_at = UTC_TIMESTAMP(6) + INTERVAL {retention} MICROSECOND,
  error_code = CONVERT({code} USING utf8mb4), last_error = CONVERT({error} USING utf8mb4)`
 	// keyNames is a table of keys, given as JSON: [["tenant in hexadecimal",
 	// "operation", "key"], …].

@@ -36,7 +36,7 @@ func (s *sqlBackend) TakeKey(ctx context.Context, tx *sql.Tx, c driver.KeyClaim)
 // after the snapshot is read again. A key that is free by then counts as busy:
 // a retry will get it.
 func (c *core) take(ctx context.Context, tx database, claim driver.KeyClaim) (driver.KeyTaken, error) {
-	args := append(keyArgs(claim.KeyID), claim.Hash, claim.Owner.UUID(), keyTurnOf(claim.KeyID), secondsIf(claim.TTL > 0, claim.TTL))
+	args := append(keyArgs(claim.KeyID), claim.Hash, claim.Owner.UUID(), keyTurnOf(claim.KeyID), secondsIf(claim.Retention > 0, claim.Retention))
 	isNew, err := c.did(ctx, tx, c.sql.takeNew, args)
 	if err != nil {
 		return driver.KeyTaken{}, c.locksHint(err)
@@ -157,7 +157,7 @@ func (c *core) ClaimKey(ctx context.Context, claim driver.KeyClaim) (store.KeyRe
 	if record, taken, err := c.claimNew(ctx, claim); err != nil || taken {
 		return record, taken, err
 	}
-	args := append(keyArgs(claim.KeyID), claim.Hash, claim.Owner.UUID(), keyTurnOf(claim.KeyID), secondsIf(claim.TTL > 0, claim.TTL), seconds(claim.Lease))
+	args := append(keyArgs(claim.KeyID), claim.Hash, claim.Owner.UUID(), keyTurnOf(claim.KeyID), secondsIf(claim.Retention > 0, claim.Retention), seconds(claim.Lease))
 	for {
 		taken, there := false, false
 		r := newKeyRow(c.db)
@@ -179,7 +179,7 @@ func (c *core) claimNew(ctx context.Context, claim driver.KeyClaim) (store.KeyRe
 		// The time has the precision of the column.
 		CreatedAt: time.Now().UTC().Truncate(time.Microsecond),
 	}
-	args := append(keyArgs(claim.KeyID), claim.Hash, claim.Owner.UUID(), seconds(claim.Lease), secondsIf(claim.TTL > 0, claim.TTL), rec.CreatedAt)
+	args := append(keyArgs(claim.KeyID), claim.Hash, claim.Owner.UUID(), seconds(claim.Lease), secondsIf(claim.Retention > 0, claim.Retention), rec.CreatedAt)
 	if taken, err := c.did(ctx, c.db, c.sql.claimNew, args); err != nil || !taken {
 		return store.KeyRecord{}, false, err
 	}
@@ -193,7 +193,7 @@ func (c *core) EndKey(ctx context.Context, a driver.KeyAttempt, end driver.KeyEn
 		return c.did(ctx, c.db, c.sql.endKey, append(keyAttemptArgs(a), answerArgs(end.Answer)...))
 	case store.KeyFailed, store.KeyUncertain:
 		return c.did(ctx, c.db, c.sql.failKey, append(keyAttemptArgs(a), int(end.State), driver.CutError(end.Code), driver.CutError(end.Error),
-			secondsIf(end.State == store.KeyFailed, end.Answer.TTL)))
+			secondsIf(end.State == store.KeyFailed, end.Answer.Retention)))
 	case store.KeyProcessing:
 	}
 	return false, fmt.Errorf("pgstore: an attempt cannot end as %s", end.State)
@@ -257,7 +257,7 @@ func (c *core) ResolveKey(ctx context.Context, id store.KeyID, end driver.KeyEnd
 	case store.KeySucceeded:
 		return c.did(ctx, c.db, c.sql.settleKey, append(keyArgs(id), answerArgs(end.Answer)...))
 	case store.KeyFailed:
-		return c.did(ctx, c.db, c.sql.reopenKey, append(keyArgs(id), driver.CutError(end.Code), driver.CutError(end.Error), seconds(end.Answer.TTL)))
+		return c.did(ctx, c.db, c.sql.reopenKey, append(keyArgs(id), driver.CutError(end.Code), driver.CutError(end.Error), seconds(end.Answer.Retention)))
 	case store.KeyProcessing, store.KeyUncertain:
 	}
 	return false, fmt.Errorf("pgstore: an uncertain key cannot be resolved as %s", end.State)
@@ -307,7 +307,7 @@ func keyAttemptArgs(a driver.KeyAttempt) []any {
 
 // answerArgs returns the arguments of answerKey.
 func answerArgs(a driver.KeyAnswer) []any {
-	return []any{[]byte(a.Ref), bytesArg(a.Result), []byte(a.ContentType), a.Lost, seconds(a.TTL), secondsIf(a.ResultTTL > 0, a.ResultTTL)}
+	return []any{[]byte(a.Ref), bytesArg(a.Result), []byte(a.ContentType), a.Lost, seconds(a.Retention), secondsIf(a.ResultRetention > 0, a.ResultRetention)}
 }
 
 // secondsIf returns a duration as an argument, or NULL.

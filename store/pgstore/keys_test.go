@@ -36,7 +36,7 @@ func TestKeyLocked(t *testing.T) {
 		t.Fatalf("ClaimKey: %v, %v", ok, err)
 	}
 	a := driver.KeyAttempt{KeyID: c.KeyID, Owner: c.Owner, Fence: rec.Fence}
-	if ok, err := s.Driver().Keys.EndKey(ctx, a, driver.KeyEnd{State: store.KeyFailed, Answer: driver.KeyAnswer{TTL: time.Hour}}); err != nil || !ok {
+	if ok, err := s.Driver().Keys.EndKey(ctx, a, driver.KeyEnd{State: store.KeyFailed, Answer: driver.KeyAnswer{Retention: time.Hour}}); err != nil || !ok {
 		t.Fatalf("EndKey: %v, %v", ok, err)
 	}
 	holder, err := pool.Begin(ctx)
@@ -85,10 +85,10 @@ func TestKeysAreDurable(t *testing.T) {
 		return ok, err
 	}
 	end := func(state store.KeyState) (bool, error) {
-		return s.Driver().Keys.EndKey(ctx, a, driver.KeyEnd{State: state, Answer: driver.KeyAnswer{TTL: time.Hour}})
+		return s.Driver().Keys.EndKey(ctx, a, driver.KeyEnd{State: state, Answer: driver.KeyAnswer{Retention: time.Hour}})
 	}
 	resolve := func(state store.KeyState) (bool, error) {
-		return s.Driver().KeyRecords.ResolveKey(ctx, a.KeyID, driver.KeyEnd{State: state, Answer: driver.KeyAnswer{TTL: time.Hour}})
+		return s.Driver().KeyRecords.ResolveKey(ctx, a.KeyID, driver.KeyEnd{State: state, Answer: driver.KeyAnswer{Retention: time.Hour}})
 	}
 	steps := []func() (bool, error){
 		claim,

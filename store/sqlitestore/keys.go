@@ -277,10 +277,10 @@ func keyHeldArgs(a driver.KeyAttempt, now time.Time) []any {
 // answerArgs returns the arguments of answerKey.
 func answerArgs(a driver.KeyAnswer, now time.Time) []any {
 	var answerUntil any
-	if a.ResultTTL > 0 {
-		answerUntil = micros(now.Add(a.ResultTTL))
+	if a.ResultRetention > 0 {
+		answerUntil = micros(now.Add(a.ResultRetention))
 	}
-	return []any{a.Ref, bytesArg(a.Result), a.ContentType, a.Lost, micros(now.Add(a.TTL)), answerUntil}
+	return []any{a.Ref, bytesArg(a.Result), a.ContentType, a.Lost, micros(now.Add(a.Retention)), answerUntil}
 }
 
 // failureArgs returns the arguments of failedKey. An uncertain record does not
@@ -288,7 +288,7 @@ func answerArgs(a driver.KeyAnswer, now time.Time) []any {
 func failureArgs(end driver.KeyEnd, now time.Time) []any {
 	var until any
 	if end.State == store.KeyFailed {
-		until = micros(now.Add(end.Answer.TTL))
+		until = micros(now.Add(end.Answer.Retention))
 	}
 	return []any{int(end.State), errorText(end.Code), errorText(end.Error), until}
 }

@@ -392,14 +392,14 @@ func TestStoppingCountsNothing(t *testing.T) {
 	if err := <-ended; err != nil {
 		t.Fatal(err)
 	}
-	var most atomic.Int64
+	var maxAttempt atomic.Int64
 	second := &seen{answer: func(_ context.Context, d waybill.Delivery) error {
-		most.Store(max(most.Load(), int64(d.Attempt)))
+		maxAttempt.Store(max(maxAttempt.Load(), int64(d.Attempt)))
 		return nil
 	}}
 	run(t, b, natsbroker.SourceConfig{Durable: "billing"}, second)
 	await(t, "the others", func() bool { return strings.Count(second.all(), "b") >= 20 })
-	if got := most.Load(); got > 2 {
+	if got := maxAttempt.Load(); got > 2 {
 		t.Errorf("a message is delivered for the %dth time, although one source has given it back", got)
 	}
 }

@@ -240,8 +240,8 @@ func (s *script) keys(ctx context.Context, st *connect.Store) {
 		key string
 		end driver.KeyEnd
 	}{
-		{"k-failed", driver.KeyEnd{State: store.KeyFailed, Error: "card refused", Answer: driver.KeyAnswer{TTL: time.Hour}}},
-		{"k-done", driver.KeyEnd{State: store.KeySucceeded, Answer: driver.KeyAnswer{Ref: "ord_1", Result: []byte(`{}`), ContentType: "application/json", TTL: time.Hour}}},
+		{"k-failed", driver.KeyEnd{State: store.KeyFailed, Error: "card refused", Answer: driver.KeyAnswer{Retention: time.Hour}}},
+		{"k-done", driver.KeyEnd{State: store.KeySucceeded, Answer: driver.KeyAnswer{Ref: "ord_1", Result: []byte(`{}`), ContentType: "application/json", Retention: time.Hour}}},
 		{"k-unsure", driver.KeyEnd{State: store.KeyUncertain, Error: "no answer from the bank"}},
 		{"k-unsure2", driver.KeyEnd{State: store.KeyUncertain, Error: "no answer from the bank"}},
 	} {

@@ -138,7 +138,7 @@ func noKey(err error) error {
 func (a *app) keysResolve() *cobra.Command {
 	var id store.KeyID
 	var failed, yes bool
-	var answer, ref, ttl, contentType string
+	var answer, ref, retention, contentType string
 	cmd := &cobra.Command{
 		Use: "resolve OPERATION KEY", Short: "Resolve an uncertain key", Args: needs(2, 2, "an operation and a key"),
 		Long: "Resolve an uncertain key: its run failed after an effect that must not happen twice. Find out whether the effect happened; then set\n" +
@@ -149,9 +149,9 @@ func (a *app) keysResolve() *cobra.Command {
 			if failed == answered {
 				return usage("add --failed, or --answer JSON", "exactly one of --failed and --answer is required")
 			}
-			keep, err := settings.ParseDuration(ttl)
+			keep, err := settings.ParseDuration(retention)
 			if err != nil || keep <= 0 {
-				return usage("write --ttl 24h", "--ttl %s is not a duration", ttl)
+				return usage("write --retention 24h", "--retention %s is not a duration", retention)
 			}
 			decide := func(ctx context.Context, d *session) error {
 				return d.keys.RunAgain(ctx, id, "an operator decided that the effect did not happen", keep)
@@ -161,7 +161,7 @@ func (a *app) keysResolve() *cobra.Command {
 					return usage("set --content-type for other formats", "--answer is not valid JSON")
 				}
 				decide = func(ctx context.Context, d *session) error {
-					return d.keys.Done(ctx, id, driver.KeyAnswer{Ref: ref, Result: []byte(answer), ContentType: contentType, TTL: keep})
+					return d.keys.Done(ctx, id, driver.KeyAnswer{Ref: ref, Result: []byte(answer), ContentType: contentType, Retention: keep})
 				}
 			}
 			if err := a.confirm(yes, "Resolve "+plain(id.Operation+" "+id.Key)+" as "+map[bool]string{true: "failed", false: "succeeded"}[failed]+"?"); err != nil {
@@ -176,7 +176,7 @@ func (a *app) keysResolve() *cobra.Command {
 	flags.StringVar(&answer, "answer", "", "Answer for repeated requests: the effect happened")
 	flags.StringVar(&contentType, "content-type", waybill.JSON, "Content type of the answer")
 	flags.StringVar(&ref, "ref", "", "Reference to the created object, with --answer")
-	flags.StringVar(&ttl, "ttl", settings.FormatDuration(24*time.Hour), "Retention of the resolution")
+	flags.StringVar(&retention, "retention", settings.FormatDuration(24*time.Hour), "Retention of the resolution")
 	flags.BoolVar(&yes, "yes", false, "Confirmation in advance")
 	return cmd
 }

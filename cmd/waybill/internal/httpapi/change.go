@@ -157,7 +157,7 @@ func (a *api) resolve(r *http.Request) (any, error) {
 		err = one.Keys.RunAgain(r.Context(), id, "an operator decided that the effect did not happen", decided)
 	} else {
 		state = store.KeySucceeded
-		err = one.Keys.Done(r.Context(), id, driver.KeyAnswer{Ref: in.Ref, Result: in.Answer, ContentType: waybill.JSON, TTL: decided})
+		err = one.Keys.Done(r.Context(), id, driver.KeyAnswer{Ref: in.Ref, Result: in.Answer, ContentType: waybill.JSON, Retention: decided})
 	}
 	return map[string]any{"resolved": err == nil, "state": state.String()}, err
 }
