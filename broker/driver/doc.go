@@ -8,7 +8,8 @@
 //
 // A sink implements [waybill.Sink]. [PublishInOrder] calls the sink with the
 // events that may be in flight together, a [broker.Codec] encodes them, and the
-// broker's table of errors, [Failures], gives each error its class.
+// broker's table of errors, [Failures], gives each error its class. A sink that
+// keeps no order within a batch uses [PublishEach].
 //
 // # Sources
 //

@@ -3,8 +3,10 @@ package driver
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -33,10 +35,20 @@ type Failures []Failure
 
 // Unreachable returns the row that every table has: the connection is lost,
 // refused or silent, or the caller's context has ended. The event is not at
-// fault.
-func Unreachable() Failure {
+// fault. The functions also match the broker's own errors of that kind.
+func Unreachable(also ...func(error) bool) Failure {
 	return Failure{
-		Name: "connection lost, refused or silent", Class: waybill.ClassUnavailable, Scope: "broker", Why: "the event was not rejected", Match: IsUnreachable,
+		Name: "connection lost, refused or silent", Class: waybill.ClassUnavailable, Scope: "broker", Why: "the event was not rejected",
+		Match: func(err error) bool {
+			return IsUnreachable(err) || slices.ContainsFunc(also, func(match func(error) bool) bool { return match(err) })
+		},
+	}
+}
+
+// IsAny returns a Match that applies to errors that are one of the targets.
+func IsAny(targets ...error) func(error) bool {
+	return func(err error) bool {
+		return slices.ContainsFunc(targets, func(target error) bool { return errors.Is(err, target) })
 	}
 }
 
@@ -83,6 +95,17 @@ func (f Failures) Classify(err error) error {
 	case waybill.ClassDone, waybill.ClassRetry:
 	}
 	return err
+}
+
+// EventError returns the result of an event that was not published: the error
+// with the event's id and its class. The text begins with pkg, the name of the
+// sink's package, and shows no secret of the URLs; see [RedactError].
+func (f Failures) EventError(pkg, urls string, ev *waybill.Event, err error) error {
+	err = f.Classify(fmt.Errorf("%s: event %s: %w", pkg, ev.ID, err))
+	if urls == "" {
+		return err
+	}
+	return RedactError(err, urls)
 }
 
 // Table returns the rows as a Markdown table; the documentation contains

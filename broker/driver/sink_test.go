@@ -6,10 +6,15 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/broker"
 	"github.com/waybillhq/waybill/broker/driver"
+	"github.com/waybillhq/waybill/internal/eventfill"
 )
 
 func TestRedact(t *testing.T) {
@@ -56,16 +61,15 @@ func TestRedactError(t *testing.T) {
 }
 
 func TestFailures(t *testing.T) {
-	errFull, errBusy, errOdd := errors.New("full"), errors.New("busy"), errors.New("odd")
-	is := func(target error) func(error) bool { return func(err error) bool { return errors.Is(err, target) } }
+	errFull, errBusy, errOdd, errGone := errors.New("full"), errors.New("busy"), errors.New("odd"), errors.New("gone")
 	table := driver.Failures{
-		{Name: "full", Class: waybill.ClassPermanent, Why: "w", Match: is(errFull)},
-		{Name: "busy", Class: waybill.ClassDefer, Why: "w", Match: is(errBusy)},
-		driver.Unreachable(),
+		{Name: "full", Class: waybill.ClassPermanent, Why: "w", Match: driver.IsAny(errFull)},
+		{Name: "busy", Class: waybill.ClassDefer, Why: "w", Match: driver.IsAny(errBusy)},
+		driver.Unreachable(driver.IsAny(io.ErrNoProgress, errGone)),
 	}
 	for err, want := range map[error]waybill.Class{
 		errFull: waybill.ClassPermanent, errBusy: waybill.ClassDefer, io.ErrUnexpectedEOF: waybill.ClassUnavailable, context.DeadlineExceeded: waybill.ClassUnavailable, context.Canceled: waybill.ClassUnavailable,
-		errOdd: waybill.ClassRetry, waybill.Permanent(io.EOF): waybill.ClassPermanent,
+		errGone: waybill.ClassUnavailable, errOdd: waybill.ClassRetry, waybill.Permanent(io.EOF): waybill.ClassPermanent,
 	} {
 		if class, _ := waybill.Classify(table.Classify(err)); class != want {
 			t.Errorf("%v is %v, want %v", err, class, want)
@@ -105,5 +109,95 @@ func TestWaves(t *testing.T) {
 	}
 	if class, _ := waybill.Classify(results[4]); class != waybill.ClassDefer {
 		t.Errorf("what was not published is %v", class)
+	}
+}
+
+// TestEventError: a result has the event's id, the class of the table, and no
+// secret of the URL.
+func TestEventError(t *testing.T) {
+	table := driver.Failures{{Name: "full", Class: waybill.ClassPermanent, Why: "w", Match: driver.IsAny(io.ErrShortWrite)}}
+	ev := waybill.Event{ID: waybill.NewID()}
+	for _, url := range []string{"", "nats://u:canary@host"} {
+		err := table.EventError("test", url, &ev, fmt.Errorf("dial %s: %w", url, io.ErrShortWrite))
+		class, _ := waybill.Classify(err)
+		if class != waybill.ClassPermanent || !errors.Is(err, io.ErrShortWrite) || !strings.HasPrefix(err.Error(), "test: event "+ev.ID.String()+": dial ") {
+			t.Errorf("%q: class %v, %v", url, class, err)
+		}
+		if strings.Contains(err.Error(), "canary") {
+			t.Errorf("%q: the password is in %v", url, err)
+		}
+	}
+}
+
+// TestEncoded: an event that cannot be encoded has a result and no message.
+func TestEncoded(t *testing.T) {
+	topics := func(ev *waybill.Event) (string, error) {
+		if ev.Type == "bad" {
+			return "", io.EOF
+		}
+		return "to-" + ev.Type, nil
+	}
+	c, err := driver.SinkCodec("test", broker.Kafka, "", topics)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var batch []waybill.Delivery
+	for _, typ := range []string{"other", "a", "bad", "b"} {
+		batch = append(batch, waybill.Delivery{Event: eventfill.Defaults(waybill.Event{Type: typ, Payload: []byte("1")})})
+	}
+	results := make([]error, len(batch))
+	var got []string
+	for i, m := range driver.Encoded(c, batch, []int{1, 2, 3}, results) {
+		got = append(got, fmt.Sprint(i, m.Topic))
+	}
+	if text := strings.Join(got, " "); text != "1to-a 3to-b" {
+		t.Errorf("the messages are %s", text)
+	}
+	for i, err := range results {
+		if errors.Is(err, io.EOF) != (i == 2) {
+			t.Errorf("result %d: %v", i, err)
+		}
+	}
+	for range driver.Encoded(c, batch, []int{1, 3}, results) {
+		break
+	}
+	if a, b := driver.Destination(c, &batch[1].Event), driver.Destination(c, &batch[2].Event); a != "to-a" || b != "" {
+		t.Errorf("the destinations are %q and %q", a, b)
+	}
+	_, err = driver.SinkCodec("test", broker.Kafka, "a b", nil)
+	if err == nil || !strings.HasPrefix(err.Error(), "test: SinkConfig.EventSource: ") {
+		t.Errorf("an invalid source: %v", err)
+	}
+}
+
+// TestPublishEach: every event has its own result, and the number of concurrent
+// calls is limited.
+func TestPublishEach(t *testing.T) {
+	const limit = 3
+	batch := make([]waybill.Delivery, 20)
+	for i := range batch {
+		batch[i].Attempt = i
+	}
+	synctest.Test(t, func(t *testing.T) {
+		var running, maxRunning atomic.Int64
+		results := driver.PublishEach(batch, limit, func(d *waybill.Delivery) error {
+			if n := running.Add(1); n > maxRunning.Load() {
+				maxRunning.Store(n)
+			}
+			pass(time.Second)
+			running.Add(-1)
+			return fmt.Errorf("%d", d.Attempt)
+		})
+		for i, err := range results {
+			if err == nil || err.Error() != fmt.Sprint(i) {
+				t.Errorf("result %d: %v", i, err)
+			}
+		}
+		if n := maxRunning.Load(); n != limit {
+			t.Errorf("%d calls at once, want %d", n, limit)
+		}
+	})
+	if results := driver.PublishEach(nil, limit, nil); len(results) != 0 {
+		t.Errorf("an empty batch has %v", results)
 	}
 }

@@ -2,7 +2,6 @@ package kafkabroker
 
 import (
 	"errors"
-	"slices"
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -17,28 +16,28 @@ func Failures() driver.Failures {
 	return driver.Failures{
 		{
 			Name: "MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE", Class: waybill.ClassPermanent, Why: "it was sent alone; its size does not change",
-			Match: codes(kerr.MessageTooLarge, kerr.RecordListTooLarge),
+			Match: driver.IsAny(kerr.MessageTooLarge, kerr.RecordListTooLarge),
 		},
 		{
 			Name: "INVALID_RECORD, INVALID_TIMESTAMP", Class: waybill.ClassPermanent, Why: "it was sent alone; the topic does not accept it",
-			Match: codes(kerr.InvalidRecord, kerr.InvalidTimestamp),
+			Match: driver.IsAny(kerr.InvalidRecord, kerr.InvalidTimestamp),
 		},
 		{
 			Name: "INVALID_TOPIC_EXCEPTION", Class: waybill.ClassPermanent, Why: "the name comes from the event",
-			Match: codes(kerr.InvalidTopicException),
+			Match: driver.IsAny(kerr.InvalidTopicException),
 		},
 		{
 			Name: "UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID", Class: waybill.ClassUnavailable, Scope: "topic", Why: "the topic has yet to be created",
-			Match: codes(kerr.UnknownTopicOrPartition, kerr.UnknownTopicID),
+			Match: driver.IsAny(kerr.UnknownTopicOrPartition, kerr.UnknownTopicID),
 		},
 		{
 			Name: "TOPIC_AUTHORIZATION_FAILED", Class: waybill.ClassUnavailable, Scope: "topic", Why: "the account has no write access",
-			Match: codes(kerr.TopicAuthorizationFailed),
+			Match: driver.IsAny(kerr.TopicAuthorizationFailed),
 		},
 		{
 			Name: "NOT_ENOUGH_REPLICAS, NOT_ENOUGH_REPLICAS_AFTER_APPEND", Class: waybill.ClassUnavailable, Scope: "topic",
 			Why:   "fewer in-sync replicas than min.insync.replicas; temporary",
-			Match: codes(kerr.NotEnoughReplicas, kerr.NotEnoughReplicasAfterAppend),
+			Match: driver.IsAny(kerr.NotEnoughReplicas, kerr.NotEnoughReplicasAfterAppend),
 		},
 		{
 			Name:  "OUT_OF_ORDER_SEQUENCE_NUMBER, UNKNOWN_PRODUCER_ID, INVALID_PRODUCER_EPOCH, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED",
@@ -47,7 +46,7 @@ func Failures() driver.Failures {
 		{
 			Name:  "CLUSTER_AUTHORIZATION_FAILED, SASL_AUTHENTICATION_FAILED, UNSUPPORTED_SASL_MECHANISM, ILLEGAL_SASL_STATE",
 			Class: waybill.ClassUnavailable, Scope: "broker", Why: "the account is at fault, not the event",
-			Match: codes(kerr.ClusterAuthorizationFailed, kerr.SaslAuthenticationFailed, kerr.UnsupportedSaslMechanism, kerr.IllegalSaslState),
+			Match: driver.IsAny(kerr.ClusterAuthorizationFailed, kerr.SaslAuthenticationFailed, kerr.UnsupportedSaslMechanism, kerr.IllegalSaslState),
 		},
 		{
 			Name:  "any other error that Kafka calls retriable",
@@ -59,39 +58,25 @@ func Failures() driver.Failures {
 		},
 		{
 			Name: "not confirmed in time", Class: waybill.ClassUnavailable, Scope: "broker", Why: "the broker may or may not have the message",
-			Match: codes(errSilent, kgo.ErrRecordTimeout, kgo.ErrRecordRetries, kgo.ErrMaxBuffered, kgo.ErrAborting),
+			Match: driver.IsAny(errSilent, kgo.ErrRecordTimeout, kgo.ErrRecordRetries, kgo.ErrMaxBuffered, kgo.ErrAborting),
 		},
 		{
 			Name: "closed", Class: waybill.ClassUnavailable, Scope: "broker", Why: "the client reconnects by itself, unless the broker was closed",
-			Match: codes(errClosed, kgo.ErrClientClosed),
+			Match: driver.IsAny(errClosed, kgo.ErrClientClosed),
 		},
-		unreachable(),
-	}
-}
-
-// unreachable extends the default row by the client's own connection errors.
-func unreachable() driver.Failure {
-	row := driver.Unreachable()
-	match := row.Match
-	row.Match = func(err error) bool { return match(err) || kgo.IsRetryableBrokerErr(err) }
-	return row
-}
-
-func codes(list ...error) func(error) bool {
-	return func(err error) bool {
-		return slices.ContainsFunc(list, func(code error) bool { return errors.Is(err, code) })
+		driver.Unreachable(kgo.IsRetryableBrokerErr),
 	}
 }
 
 // isFatal reports whether a producer cannot continue, because it and the
 // cluster disagree about the records that were sent.
 func isFatal(err error) bool {
-	return err != nil && codes(kerr.OutOfOrderSequenceNumber, kerr.UnknownProducerID, kerr.InvalidProducerEpoch,
+	return driver.IsAny(kerr.OutOfOrderSequenceNumber, kerr.UnknownProducerID, kerr.InvalidProducerEpoch,
 		kerr.InvalidProducerIDMapping, kerr.ProducerFenced)(err)
 }
 
 // isBatchRejected reports whether Kafka rejected a whole batch because of one
 // record without naming it.
 func isBatchRejected(err error) bool {
-	return err != nil && codes(kerr.MessageTooLarge, kerr.RecordListTooLarge, kerr.InvalidRecord, kerr.InvalidTimestamp)(err)
+	return driver.IsAny(kerr.MessageTooLarge, kerr.RecordListTooLarge, kerr.InvalidRecord, kerr.InvalidTimestamp)(err)
 }

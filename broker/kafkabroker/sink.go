@@ -2,7 +2,6 @@ package kafkabroker
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
@@ -28,10 +27,7 @@ type Sink struct {
 
 // Sink returns a sink.
 func (b *Broker) Sink(cfg SinkConfig) (*Sink, error) {
-	if err := driver.CheckEventSource(cfg.EventSource); err != nil {
-		return nil, fmt.Errorf("kafkabroker: SinkConfig.EventSource: %w", err)
-	}
-	codec, err := broker.NewCodec(broker.Kafka, broker.CodecConfig{EventSource: cfg.EventSource, Topics: names.Checked(cfg.Topics)})
+	codec, err := driver.SinkCodec("kafkabroker", broker.Kafka, cfg.EventSource, names.Checked(cfg.Topics))
 	if err != nil {
 		return nil, err
 	}
@@ -42,13 +38,7 @@ func (b *Broker) Sink(cfg SinkConfig) (*Sink, error) {
 func (*Sink) StopsAtFailure() {}
 
 // Destination implements relay.DestinationSink: each topic is a destination.
-func (s *Sink) Destination(ev *waybill.Event) string {
-	topic, err := s.codec.Topic(ev)
-	if err != nil {
-		return ""
-	}
-	return topic
-}
+func (s *Sink) Destination(ev *waybill.Event) string { return driver.Destination(s.codec, ev) }
 
 // Deliver implements waybill.Sink.
 func (s *Sink) Deliver(ctx context.Context, batch []waybill.Delivery) []error {
@@ -58,13 +48,7 @@ func (s *Sink) Deliver(ctx context.Context, batch []waybill.Delivery) []error {
 // wave publishes events of different aggregates.
 func (s *Sink) wave(ctx context.Context, batch []waybill.Delivery, wave []int, results []error) {
 	messages, places := make([]broker.Message, 0, len(wave)), make([]int, 0, len(wave))
-	encoder := s.codec.Encoder(len(wave))
-	for _, i := range wave {
-		m, err := encoder.Encode(&batch[i])
-		if err != nil {
-			results[i] = err
-			continue
-		}
+	for i, m := range driver.Encoded(s.codec, batch, wave, results) {
 		messages, places = append(messages, m), append(places, i)
 	}
 	if len(messages) == 0 {
@@ -76,7 +60,7 @@ func (s *Sink) wave(ctx context.Context, batch []waybill.Delivery, wave []int, r
 			err = s.b.publishAlone(ctx, out[n])
 		}
 		if err != nil {
-			results[places[n]] = s.failure(err, &batch[places[n]].Event)
+			results[places[n]] = s.table.EventError("kafkabroker", s.b.url, &batch[places[n]].Event, err)
 		}
 	}
 }
@@ -95,19 +79,6 @@ func (b *Broker) publishAlone(ctx context.Context, r *kgo.Record) error {
 		return failed[0]
 	}
 	return nil
-}
-
-func (s *Sink) failure(err error, ev *waybill.Event) error {
-	class, _ := waybill.Classify(s.table.Classify(err))
-	shown := s.b.hide(fmt.Errorf("kafkabroker: event %s: %w", ev.ID, err))
-	switch class {
-	case waybill.ClassUnavailable:
-		return waybill.Unavailable(shown)
-	case waybill.ClassPermanent:
-		return waybill.Permanent(shown)
-	case waybill.ClassDone, waybill.ClassRetry, waybill.ClassDefer:
-	}
-	return shown
 }
 
 // records converts messages for the client. The headers of all records share

@@ -71,11 +71,10 @@ var (
 
 // Failures returns the failure table.
 func Failures() driver.Failures {
-	is := func(target error) func(error) bool { return func(err error) bool { return errors.Is(err, target) } }
 	return driver.Failures{
-		{Name: "down", Class: waybill.ClassUnavailable, Scope: "broker", Why: "SetDown was called", Match: is(errDown)},
-		{Name: "not confirmed in time", Class: waybill.ClassUnavailable, Scope: "broker", Why: "the broker may or may not have the message", Match: is(errConfirm)},
-		{Name: "message too large", Class: waybill.ClassPermanent, Why: "its size does not change", Match: is(errSize)},
+		{Name: "down", Class: waybill.ClassUnavailable, Scope: "broker", Why: "SetDown was called", Match: driver.IsAny(errDown)},
+		{Name: "not confirmed in time", Class: waybill.ClassUnavailable, Scope: "broker", Why: "the broker may or may not have the message", Match: driver.IsAny(errConfirm)},
+		{Name: "message too large", Class: waybill.ClassPermanent, Why: "its size does not change", Match: driver.IsAny(errSize)},
 		driver.Unreachable(),
 	}
 }
@@ -243,10 +242,7 @@ type Sink struct {
 
 // Sink returns a sink.
 func (b *Broker) Sink(cfg SinkConfig) (*Sink, error) {
-	if err := driver.CheckEventSource(cfg.EventSource); err != nil {
-		return nil, fmt.Errorf("membroker: SinkConfig.EventSource: %w", err)
-	}
-	codec, err := broker.NewCodec(broker.Kafka, broker.CodecConfig{EventSource: cfg.EventSource, Topics: broker.TopicRules{}.Checked(cfg.Topics)})
+	codec, err := driver.SinkCodec("membroker", broker.Kafka, cfg.EventSource, broker.TopicRules{}.Checked(cfg.Topics))
 	if err != nil {
 		return nil, err
 	}
@@ -258,13 +254,7 @@ func (b *Broker) Sink(cfg SinkConfig) (*Sink, error) {
 func (*Sink) StopsAtFailure() {}
 
 // Destination implements relay.DestinationSink: each topic is a destination.
-func (s *Sink) Destination(ev *waybill.Event) string {
-	topic, err := s.codec.Topic(ev)
-	if err != nil {
-		return ""
-	}
-	return topic
-}
+func (s *Sink) Destination(ev *waybill.Event) string { return driver.Destination(s.codec, ev) }
 
 // Deliver publishes a batch.
 func (s *Sink) Deliver(ctx context.Context, batch []waybill.Delivery) []error {

@@ -2,6 +2,7 @@ package natsbroker
 
 import (
 	"errors"
+	"slices"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -26,12 +27,12 @@ func Failures() driver.Failures {
 	return driver.Failures{
 		{
 			Name: "message or headers larger than the server or the stream permits", Class: waybill.ClassPermanent, Why: "its size does not change",
-			Match: either(is(nats.ErrMaxPayload), code(codeTooLarge, codeHeadersLarge)),
+			Match: either(driver.IsAny(nats.ErrMaxPayload), code(codeTooLarge, codeHeadersLarge)),
 		},
-		{Name: "a subject that is not valid", Class: waybill.ClassPermanent, Why: "it comes from the event", Match: is(nats.ErrBadSubject, jetstream.ErrInvalidSubject)},
+		{Name: "a subject that is not valid", Class: waybill.ClassPermanent, Why: "it comes from the event", Match: driver.IsAny(nats.ErrBadSubject, jetstream.ErrInvalidSubject)},
 		{
 			Name: "no stream listens to the subject", Class: waybill.ClassUnavailable, Scope: "topic", Why: "the stream has yet to be created",
-			Match: is(nats.ErrNoResponders, jetstream.ErrNoStreamResponse, jetstream.ErrStreamNotFound),
+			Match: driver.IsAny(nats.ErrNoResponders, jetstream.ErrNoStreamResponse, jetstream.ErrStreamNotFound),
 		},
 		{
 			Name: "another stream listens to the subject", Class: waybill.ClassUnavailable, Scope: "topic", Why: "the configuration is at fault, not the event",
@@ -47,29 +48,18 @@ func Failures() driver.Failures {
 		},
 		{
 			Name: "too many messages without a PubAck", Class: waybill.ClassDefer, Why: "other messages are in flight",
-			Match: is(jetstream.ErrTooManyStalledMsgs),
+			Match: driver.IsAny(jetstream.ErrTooManyStalledMsgs),
 		},
 		{
 			Name: "no PubAck in time", Class: waybill.ClassUnavailable, Scope: "broker", Why: "the broker may or may not have the message",
-			Match: is(jetstream.ErrAsyncPublishTimeout, nats.ErrTimeout),
+			Match: driver.IsAny(jetstream.ErrAsyncPublishTimeout, nats.ErrTimeout),
 		},
 		{
 			Name: "disconnected, or closed", Class: waybill.ClassUnavailable, Scope: "broker", Why: "the client reconnects by itself",
-			Match: is(nats.ErrDisconnected, nats.ErrConnectionClosed, nats.ErrConnectionReconnecting, nats.ErrReconnectBufExceeded, nats.ErrNoServers,
+			Match: driver.IsAny(nats.ErrDisconnected, nats.ErrConnectionClosed, nats.ErrConnectionReconnecting, nats.ErrReconnectBufExceeded, nats.ErrNoServers,
 				nats.ErrStaleConnection, nats.ErrConnectionDraining, jetstream.ErrConnectionClosed, jetstream.ErrJetStreamPublisherClosed),
 		},
 		driver.Unreachable(),
-	}
-}
-
-func is(targets ...error) func(error) bool {
-	return func(err error) bool {
-		for _, t := range targets {
-			if errors.Is(err, t) {
-				return true
-			}
-		}
-		return false
 	}
 }
 
@@ -80,12 +70,7 @@ func either(a, b func(error) bool) func(error) bool {
 func code(codes ...jetstream.ErrorCode) func(error) bool {
 	return func(err error) bool {
 		api := apiError(err)
-		for _, c := range codes {
-			if api != nil && api.ErrorCode == c {
-				return true
-			}
-		}
-		return false
+		return api != nil && slices.Contains(codes, api.ErrorCode)
 	}
 }
 

@@ -30,10 +30,7 @@ type Sink struct {
 
 // Sink returns a sink that uses the connection.
 func (b *Broker) Sink(cfg SinkConfig) (*Sink, error) {
-	if err := driver.CheckEventSource(cfg.EventSource); err != nil {
-		return nil, fmt.Errorf("natsbroker: SinkConfig.EventSource: %w", err)
-	}
-	codec, err := broker.NewCodec(broker.NATS, broker.CodecConfig{EventSource: cfg.EventSource, Topics: topics(cfg.Topics)})
+	codec, err := driver.SinkCodec("natsbroker", broker.NATS, cfg.EventSource, topics(cfg.Topics))
 	if err != nil {
 		return nil, err
 	}
@@ -45,13 +42,7 @@ func (b *Broker) Sink(cfg SinkConfig) (*Sink, error) {
 func (*Sink) StopsAtFailure() {}
 
 // Destination implements relay.DestinationSink: each subject is a destination.
-func (s *Sink) Destination(ev *waybill.Event) string {
-	subject, err := s.codec.Topic(ev)
-	if err != nil {
-		return ""
-	}
-	return subject
-}
+func (s *Sink) Destination(ev *waybill.Event) string { return driver.Destination(s.codec, ev) }
 
 // Deliver publishes a batch and waits for the PubAck of each message.
 func (s *Sink) Deliver(ctx context.Context, batch []waybill.Delivery) []error {
@@ -62,7 +53,7 @@ func (s *Sink) Deliver(ctx context.Context, batch []waybill.Delivery) []error {
 		}
 		for k, i := range wave {
 			if acks[k] != nil {
-				results[i] = s.confirmed(ctx, acks[k])
+				results[i] = s.confirmed(ctx, &batch[i].Event, acks[k])
 			}
 		}
 	})
@@ -88,7 +79,7 @@ func (s *Sink) publish(ctx context.Context, d *waybill.Delivery) (jetstream.PubA
 	// were published in the meantime. The relay retries.
 	ack, err := s.b.js.PublishMsgAsync(msg, jetstream.WithRetryAttempts(0))
 	if err != nil {
-		return nil, s.failure(d.ID, err)
+		return nil, s.failures.EventError("natsbroker", "", &d.Event, err)
 	}
 	return ack, nil
 }
@@ -97,24 +88,15 @@ func (s *Sink) publish(ctx context.Context, d *waybill.Delivery) (jetstream.PubA
 const headerSlack = 4
 
 // confirmed waits for the PubAck of a message.
-func (s *Sink) confirmed(ctx context.Context, ack jetstream.PubAckFuture) error {
+func (s *Sink) confirmed(ctx context.Context, ev *waybill.Event, ack jetstream.PubAckFuture) error {
 	select {
 	case <-ack.Ok():
 		return nil
 	case err := <-ack.Err():
-		return s.failure(waybill.ID{}, err)
+		return s.failures.EventError("natsbroker", "", ev, err)
 	case <-ctx.Done():
 		return waybill.Unavailable(context.Cause(ctx))
 	}
-}
-
-func (s *Sink) failure(id waybill.ID, err error) error {
-	if !id.IsZero() {
-		err = fmt.Errorf("natsbroker: publishing event %s: %w", id, err)
-	} else {
-		err = fmt.Errorf("natsbroker: publishing: %w", err)
-	}
-	return s.failures.Classify(err)
 }
 
 // toNATS converts a message to the client's form.

@@ -34,7 +34,7 @@ func Failures() driver.Failures {
 		{
 			Name: "receipt without a message id (-1:-1)", Class: waybill.ClassDefer,
 			Why:   "the broker treats it as a duplicate of a message that it may never have stored",
-			Match: func(err error) bool { return errors.Is(err, errUnverified) },
+			Match: driver.IsAny(errUnverified),
 		},
 		{
 			Name: "TopicNotFound", Class: waybill.ClassUnavailable, Scope: "topic", Why: "the topic has yet to be created", Match: matches("TopicNotFound"),
@@ -67,24 +67,19 @@ func Failures() driver.Failures {
 			Name: "any other error of the server", Class: waybill.ClassUnavailable, Scope: "broker", Why: "not ready, too many requests, no metadata, no storage: temporary",
 			Match: func(err error) bool { _, ok := serverError(err); return ok },
 		},
-		unreachable(),
+		driver.Unreachable(driver.IsAny(errSilent, errClosed), matches("TimeoutError", "ConnectError", "NotConnectedError"), disconnected),
 	}
 }
 
 func tooLarge(err error) bool {
-	return errors.Is(err, pulsar.ErrMessageTooLarge) || errors.Is(err, pulsar.ErrMetaTooLarge) ||
+	return driver.IsAny(pulsar.ErrMessageTooLarge, pulsar.ErrMetaTooLarge)(err) ||
 		err != nil && strings.Contains(err.Error(), "exceeds MaxMessageSize")
 }
 
-// unreachable matches the texts of the client's own errors, which have no type.
-func unreachable() driver.Failure {
-	row := driver.Unreachable()
-	match := row.Match
-	row.Match = func(err error) bool {
-		return match(err) || errors.Is(err, errSilent) || errors.Is(err, errClosed) || reports(err, "TimeoutError", "ConnectError", "NotConnectedError") ||
-			slices.Contains([]string{"connection closed", "connection error", "request timed out", "unable register listener when con closed"}, root(err).Error())
-	}
-	return row
+// disconnected matches the texts of the client's own errors, which have no
+// type.
+func disconnected(err error) bool {
+	return slices.Contains([]string{"connection closed", "connection error", "request timed out", "unable register listener when con closed"}, root(err).Error())
 }
 
 // results maps the client's result codes to the server's names.

@@ -73,13 +73,7 @@ func (b *Broker) Sink(cfg SinkConfig) (*Sink, error) {
 func (*Sink) StopsAtFailure() {}
 
 // Destination implements relay.DestinationSink: each topic is a destination.
-func (s *Sink) Destination(ev *waybill.Event) string {
-	topic, err := s.codec.Topic(ev)
-	if err != nil {
-		return ""
-	}
-	return topic
-}
+func (s *Sink) Destination(ev *waybill.Event) string { return driver.Destination(s.codec, ev) }
 
 // Deliver implements waybill.Sink.
 func (s *Sink) Deliver(ctx context.Context, batch []waybill.Delivery) []error {
@@ -98,13 +92,7 @@ func (s *Sink) wave(ctx context.Context, batch []waybill.Delivery, wave []int, r
 	ctx, cancel := s.b.timeout(ctx)
 	defer cancel()
 	topics := make(map[string]*outgoing, 1)
-	encoder := s.codec.Encoder(len(wave))
-	for _, i := range wave {
-		m, err := encoder.Encode(&batch[i])
-		if err != nil {
-			results[i] = err
-			continue
-		}
+	for i, m := range driver.Encoded(s.codec, batch, wave, results) {
 		out := topics[m.Topic]
 		if out == nil {
 			out = &outgoing{}
@@ -118,7 +106,7 @@ func (s *Sink) wave(ctx context.Context, batch []waybill.Delivery, wave []int, r
 			for n, err := range s.pool.send(ctx, topic, out.messages) {
 				if err != nil {
 					i := out.indices[n]
-					results[i] = s.b.hide(s.table.Classify(fmt.Errorf("pulsarbroker: event %s: %w", batch[i].ID, err)))
+					results[i] = s.table.EventError("pulsarbroker", s.b.url, &batch[i].Event, err)
 				}
 			}
 		})

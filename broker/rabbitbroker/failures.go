@@ -37,7 +37,7 @@ func Failures() driver.Failures {
 		},
 		{
 			Name: "nack", Class: waybill.ClassUnavailable, Scope: "topic", Why: "a queue is full, or the broker could not store the message",
-			Match: func(err error) bool { return errors.Is(err, errNack) },
+			Match: driver.IsAny(errNack),
 		},
 		{
 			Name:  "404 NOT_FOUND, 403 ACCESS_REFUSED, 405 RESOURCE_LOCKED, 406 PRECONDITION_FAILED",
@@ -50,7 +50,7 @@ func Failures() driver.Failures {
 		},
 		{
 			Name: "connection.blocked", Class: waybill.ClassUnavailable, Scope: "broker", Why: "the broker is short of memory or disk",
-			Match: func(err error) bool { return errors.Is(err, errBlocked) },
+			Match: driver.IsAny(errBlocked),
 		},
 		{
 			Name: "311 CONTENT_TOO_LARGE, frame larger than permitted", Class: waybill.ClassPermanent, Why: "larger than max_message_size", Match: tooLarge,
@@ -60,7 +60,7 @@ func Failures() driver.Failures {
 			Why:   "the connection or channel is closed; the event was not rejected",
 			Match: func(err error) bool { var e *amqp.Error; return errors.As(err, &e) },
 		},
-		unreachable(),
+		driver.Unreachable(driver.IsAny(errSilent, errClosed)),
 	}
 }
 
@@ -72,13 +72,6 @@ func tooLarge(err error) bool {
 		return false
 	}
 	return e.Code == amqp.ContentTooLarge || e.Code == amqp.PreconditionFailed && strings.Contains(e.Reason, "larger than")
-}
-
-func unreachable() driver.Failure {
-	row := driver.Unreachable()
-	match := row.Match
-	row.Match = func(err error) bool { return match(err) || errors.Is(err, errSilent) || errors.Is(err, errClosed) }
-	return row
 }
 
 // exception reports whether the broker closed a channel or connection with one

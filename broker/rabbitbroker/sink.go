@@ -49,10 +49,7 @@ type Sink struct {
 
 // Sink returns a sink.
 func (b *Broker) Sink(cfg SinkConfig) (*Sink, error) {
-	if err := driver.CheckEventSource(cfg.EventSource); err != nil {
-		return nil, fmt.Errorf("rabbitbroker: SinkConfig.EventSource: %w", err)
-	}
-	codec, err := broker.NewCodec(broker.AMQP, broker.CodecConfig{EventSource: cfg.EventSource, Topics: names.Checked(cfg.Topics)})
+	codec, err := driver.SinkCodec("rabbitbroker", broker.AMQP, cfg.EventSource, names.Checked(cfg.Topics))
 	if err != nil {
 		return nil, err
 	}
@@ -109,13 +106,8 @@ type outgoing struct {
 // messages in flight on it.
 func (s *Sink) wave(ctx context.Context, batch []waybill.Delivery, wave []int, results []error) {
 	topics := make(map[string][]outgoing, 1)
-	encoder := s.codec.Encoder(len(wave))
-	for _, i := range wave {
-		m, err := encoder.Encode(&batch[i])
-		if err == nil {
-			err = fits(&m)
-		}
-		if err != nil {
+	for i, m := range driver.Encoded(s.codec, batch, wave, results) {
+		if err := fits(&m); err != nil {
 			results[i] = err
 			continue
 		}
@@ -125,23 +117,10 @@ func (s *Sink) wave(ctx context.Context, batch []waybill.Delivery, wave []int, r
 		failed, err := s.publish(ctx, topic, out)
 		for n := range out {
 			if e := errors.Join(failed[n], err); e != nil {
-				results[out[n].index] = s.failure(e, &batch[out[n].index].Event)
+				results[out[n].index] = s.table.EventError("rabbitbroker", s.b.url, &batch[out[n].index].Event, e)
 			}
 		}
 	}
-}
-
-func (s *Sink) failure(err error, ev *waybill.Event) error {
-	class, _ := waybill.Classify(s.table.Classify(err))
-	shown := s.b.hide(fmt.Errorf("rabbitbroker: event %s: %w", ev.ID, err))
-	switch class {
-	case waybill.ClassUnavailable:
-		return waybill.Unavailable(shown)
-	case waybill.ClassPermanent:
-		return waybill.Permanent(shown)
-	case waybill.ClassDone, waybill.ClassRetry, waybill.ClassDefer:
-	}
-	return shown
 }
 
 // publish sends messages of one topic and waits for their results. Its error

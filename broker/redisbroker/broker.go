@@ -140,10 +140,7 @@ type Sink struct {
 
 // Sink returns a sink.
 func (b *Broker) Sink(cfg SinkConfig) (*Sink, error) {
-	if err := driver.CheckEventSource(cfg.EventSource); err != nil {
-		return nil, fmt.Errorf("redisbroker: SinkConfig.EventSource: %w", err)
-	}
-	codec, err := broker.NewCodec(broker.Redis, broker.CodecConfig{EventSource: cfg.EventSource, Topics: names.Checked(cfg.Topics)})
+	codec, err := driver.SinkCodec("redisbroker", broker.Redis, cfg.EventSource, names.Checked(cfg.Topics))
 	if err != nil {
 		return nil, err
 	}
@@ -154,13 +151,7 @@ func (b *Broker) Sink(cfg SinkConfig) (*Sink, error) {
 func (*Sink) StopsAtFailure() {}
 
 // Destination implements relay.DestinationSink: each stream is a destination.
-func (s *Sink) Destination(ev *waybill.Event) string {
-	topic, err := s.codec.Topic(ev)
-	if err != nil {
-		return ""
-	}
-	return topic
-}
+func (s *Sink) Destination(ev *waybill.Event) string { return driver.Destination(s.codec, ev) }
 
 // Deliver implements waybill.Sink.
 func (s *Sink) Deliver(ctx context.Context, batch []waybill.Delivery) []error {
@@ -177,26 +168,20 @@ var errNoAnswer = waybill.Unavailable(errors.New("redisbroker: no answer"))
 // entries without an answer is unknown.
 func (s *Sink) publish(ctx context.Context, batch []waybill.Delivery, wave []int, results []error) {
 	pipe := s.b.client.Pipeline()
-	sent := make([]*redis.StringCmd, len(wave))
-	encoder := s.codec.Encoder(len(wave))
-	for n, i := range wave {
-		m, err := encoder.Encode(&batch[i])
-		if err != nil {
-			results[i] = err
-			continue
-		}
-		sent[n] = pipe.XAdd(ctx, &redis.XAddArgs{Stream: m.Topic, NoMkStream: s.cfg.NoCreate, Values: fields(&m)})
+	sent := make([]*redis.StringCmd, len(batch))
+	for i, m := range driver.Encoded(s.codec, batch, wave, results) {
+		sent[i] = pipe.XAdd(ctx, &redis.XAddArgs{Stream: m.Topic, NoMkStream: s.cfg.NoCreate, Values: fields(&m)})
 	}
 	if pipe.Len() == 0 {
 		return
 	}
 	_, failed := pipe.Exec(ctx)
-	for n, i := range wave {
-		if sent[n] == nil {
+	for _, i := range wave {
+		if sent[i] == nil {
 			continue
 		}
-		err := sent[n].Err()
-		if err == nil && sent[n].Val() == "" {
+		err := sent[i].Err()
+		if err == nil && sent[i].Val() == "" {
 			// Without a connection the client reports an error for the pipeline
 			// and none for its commands. Only an entry's id is a confirmation.
 			err = cmp.Or(failed, errNoAnswer)
@@ -205,22 +190,9 @@ func (s *Sink) publish(ctx context.Context, batch []waybill.Delivery, wave []int
 			err = waybill.Unavailable(errNoStream)
 		}
 		if err != nil {
-			results[i] = s.failure(err, &batch[i].Event)
+			results[i] = s.table.EventError("redisbroker", s.b.url, &batch[i].Event, err)
 		}
 	}
-}
-
-func (s *Sink) failure(err error, ev *waybill.Event) error {
-	class, _ := waybill.Classify(s.table.Classify(err))
-	shown := s.b.hide(fmt.Errorf("redisbroker: event %s: %w", ev.ID, err))
-	switch class {
-	case waybill.ClassUnavailable:
-		return waybill.Unavailable(shown)
-	case waybill.ClassPermanent:
-		return waybill.Permanent(shown)
-	case waybill.ClassDone, waybill.ClassRetry, waybill.ClassDefer:
-	}
-	return shown
 }
 
 // fieldData and fieldPublishID are the fields of an entry other than attributes

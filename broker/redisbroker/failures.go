@@ -2,6 +2,7 @@ package redisbroker
 
 import (
 	"errors"
+	"slices"
 	"strings"
 
 	"github.com/redis/go-redis/v9"
@@ -35,18 +36,8 @@ func Failures() driver.Failures {
 			Name: "bulk length", Class: waybill.ClassPermanent, Why: "larger than proto-max-bulk-len",
 			Match: func(err error) bool { return says(err, "bulk length") },
 		},
-		unreachable(),
+		driver.Unreachable(driver.IsAny(redis.ErrClosed, redis.ErrPoolTimeout, redis.ErrPoolExhausted)),
 	}
-}
-
-// unreachable extends the default row by the client's own connection errors.
-func unreachable() driver.Failure {
-	row := driver.Unreachable()
-	match := row.Match
-	row.Match = func(err error) bool {
-		return match(err) || errors.Is(err, redis.ErrClosed) || errors.Is(err, redis.ErrPoolTimeout) || errors.Is(err, redis.ErrPoolExhausted)
-	}
-	return row
 }
 
 // reply returns the server's answer, if there is one.
@@ -65,12 +56,7 @@ func replies(err error, codes ...string) bool {
 		return false
 	}
 	first, _, _ := strings.Cut(text, " ")
-	for _, code := range codes {
-		if first == code {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(codes, first)
 }
 
 // says reports whether the server's answer contains a text; some answers have

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
@@ -73,33 +72,12 @@ func newCodec(source string, topics broker.Topics) (*broker.Codec, error) {
 }
 
 // Destination implements relay.DestinationSink: each topic is a destination.
-func (s *Sink) Destination(ev *waybill.Event) string {
-	topic, err := s.codec.Topic(ev)
-	if err != nil {
-		return ""
-	}
-	return topic
-}
+func (s *Sink) Destination(ev *waybill.Event) string { return driver.Destination(s.codec, ev) }
 
 // Deliver implements waybill.Sink. Every message is published separately: a
 // publisher that fails with several messages does not report which one failed.
 func (s *Sink) Deliver(ctx context.Context, batch []waybill.Delivery) []error {
-	results := make([]error, len(batch))
-	var wg sync.WaitGroup
-	next := make(chan int)
-	for range min(s.cfg.Parallel, len(batch)) {
-		wg.Go(func() {
-			for i := range next {
-				results[i] = s.one(ctx, &batch[i])
-			}
-		})
-	}
-	for i := range batch {
-		next <- i
-	}
-	close(next)
-	wg.Wait()
-	return results
+	return driver.PublishEach(batch, s.cfg.Parallel, func(d *waybill.Delivery) error { return s.one(ctx, d) })
 }
 
 func (s *Sink) one(ctx context.Context, d *waybill.Delivery) (err error) {

@@ -11,7 +11,6 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/waybillhq/waybill"
@@ -257,22 +256,7 @@ func (s *Sink) target(ev *waybill.Event) (Target, *url.URL, error) {
 // Deliver implements waybill.Sink. Events of one aggregate are never in the
 // same batch, so all requests of a batch may be in flight together.
 func (s *Sink) Deliver(ctx context.Context, batch []waybill.Delivery) []error {
-	results := make([]error, len(batch))
-	var wg sync.WaitGroup
-	next := make(chan int)
-	for range min(s.cfg.Requests, len(batch)) {
-		wg.Go(func() {
-			for i := range next {
-				results[i] = s.one(ctx, &batch[i])
-			}
-		})
-	}
-	for i := range batch {
-		next <- i
-	}
-	close(next)
-	wg.Wait()
-	return results
+	return driver.PublishEach(batch, s.cfg.Requests, func(d *waybill.Delivery) error { return s.one(ctx, d) })
 }
 
 func (s *Sink) one(ctx context.Context, d *waybill.Delivery) error {

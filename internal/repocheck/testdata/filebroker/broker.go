@@ -78,11 +78,10 @@ var errSize = errors.New("message too large")
 
 // Failures returns the failure table.
 func Failures() driver.Failures {
-	is := func(target error) func(error) bool { return func(err error) bool { return errors.Is(err, target) } }
 	return driver.Failures{
-		{Name: "message too large", Class: waybill.ClassPermanent, Why: "its size does not change", Match: is(errSize)},
-		{Name: "no space left", Class: waybill.ClassUnavailable, Scope: "broker", Why: "an operator must make room", Match: is(syscall.ENOSPC)},
-		{Name: "permission denied", Class: waybill.ClassUnavailable, Scope: "topic", Why: "the account has no write access", Match: is(fs.ErrPermission)},
+		{Name: "message too large", Class: waybill.ClassPermanent, Why: "its size does not change", Match: driver.IsAny(errSize)},
+		{Name: "no space left", Class: waybill.ClassUnavailable, Scope: "broker", Why: "an operator must make room", Match: driver.IsAny(syscall.ENOSPC)},
+		{Name: "permission denied", Class: waybill.ClassUnavailable, Scope: "topic", Why: "the account has no write access", Match: driver.IsAny(fs.ErrPermission)},
 		driver.Unreachable(),
 	}
 }

@@ -2,7 +2,6 @@ package filebroker
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/broker"
@@ -25,10 +24,7 @@ type Sink struct {
 
 // Sink returns a sink.
 func (b *Broker) Sink(cfg SinkConfig) (*Sink, error) {
-	if err := driver.CheckEventSource(cfg.EventSource); err != nil {
-		return nil, fmt.Errorf("filebroker: SinkConfig.EventSource: %w", err)
-	}
-	codec, err := broker.NewCodec(broker.Kafka, broker.CodecConfig{EventSource: cfg.EventSource, Topics: names.Checked(cfg.Topics)})
+	codec, err := driver.SinkCodec("filebroker", broker.Kafka, cfg.EventSource, names.Checked(cfg.Topics))
 	if err != nil {
 		return nil, err
 	}
@@ -40,13 +36,7 @@ func (b *Broker) Sink(cfg SinkConfig) (*Sink, error) {
 func (*Sink) StopsAtFailure() {}
 
 // Destination implements relay.DestinationSink: each topic is a destination.
-func (s *Sink) Destination(ev *waybill.Event) string {
-	topic, err := s.codec.Topic(ev)
-	if err != nil {
-		return ""
-	}
-	return topic
-}
+func (s *Sink) Destination(ev *waybill.Event) string { return driver.Destination(s.codec, ev) }
 
 // Deliver implements waybill.Sink.
 func (s *Sink) Deliver(ctx context.Context, batch []waybill.Delivery) []error {
@@ -67,7 +57,7 @@ func (s *Sink) deliver(ctx context.Context, encoder *broker.Encoder, d *waybill.
 		return err // permanent: the event cannot be sent to any topic
 	}
 	if err := s.b.publish(&m); err != nil {
-		return Failures().Classify(fmt.Errorf("filebroker: event %s: %w", d.ID, err))
+		return Failures().EventError("filebroker", "", &d.Event, err)
 	}
 	return nil
 }
