@@ -56,6 +56,10 @@ const (
 	brokerBatch   = 500
 )
 
+// brokersGoal is the minimum rate of a relay with its outbox in memory, in
+// percent of one loop by hand.
+const brokersGoal = 70
+
 func prepareBrokers(flags *flag.FlagSet) task {
 	events := flags.String("events", "", "number of events per turn; empty: enough for a second or more")
 	rounds := flags.Int("rounds", 3, "number of turns of every contender")
@@ -94,7 +98,8 @@ func prepareBrokers(flags *flag.FlagSet) task {
 				return err
 			}
 			defer pg.close()
-			fmt.Fprintf(w, "brokers: events of %d bytes, each confirmed; %s; median of %d rounds\n\n", payloadSize, machine(), *rounds)
+			fmt.Fprintf(w, "brokers: events of %d bytes, each confirmed; %s; median of %d rounds\n", payloadSize, machine(), *rounds)
+			fmt.Fprintf(w, "goal: %d %% of one loop by hand, with the outbox in memory\n\n", brokersGoal)
 			for _, l := range chosen {
 				if *events != "" {
 					l.events = n[0]

@@ -22,6 +22,12 @@ import (
 	"github.com/waybillhq/waybill/idempotency"
 )
 
+// The goals are minimum rates of Waybill in percent of the work by hand.
+const (
+	firstGoal  = 80
+	repeatGoal = 90
+)
+
 // prepareIdempotency defines the flags of idempotency.
 func prepareIdempotency(flags *flag.FlagSet) task {
 	turn := flags.Duration("turn", 300*time.Millisecond, "duration of a turn; the machine's speed changes within seconds, so many short turns are more accurate than a few long ones")
@@ -125,7 +131,8 @@ func (s *pgServer) idempotency(ctx context.Context, race keyRace, out, progress 
 	}
 	fmt.Fprintf(out, "idempotency: %d connections, an order as the business write; %s; %s, median of %d rounds of %s\n",
 		race.connections, s.version, machine(), race.rounds, race.turn)
-	fmt.Fprint(out, "by hand: a table with hash, state, owner, lease, answer and expiry, and an index on expiry for the job that deletes\n\n")
+	fmt.Fprintln(out, "by hand: a table with hash, state, owner, lease, answer and expiry, and an index on expiry for the job that deletes")
+	fmt.Fprintf(out, "goals: %d %% of by hand for first runs, %d %% for repeats\n\n", firstGoal, repeatGoal)
 	for _, g := range f.keyGroups(keys, race) {
 		if !strings.Contains(g.title, race.only) {
 			continue

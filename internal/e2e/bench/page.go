@@ -9,7 +9,6 @@ import (
 	"io"
 	"os"
 	"regexp"
-	"runtime"
 	"strings"
 	"time"
 )
@@ -93,7 +92,7 @@ func filled(command, out string, now time.Time) string {
 	for line := range strings.Lines(out) {
 		lines = append(lines, strings.TrimRight(line, " \n"))
 	}
-	return fmt.Sprintf("<!-- bench %s -->\nMeasured %s on %d cores (%s/%s, %s) by `go run ./internal/e2e/bench %s`:\n\n```text\n%s\n```\n<!-- /bench -->",
-		command, now.UTC().Format(time.DateOnly), runtime.NumCPU(), runtime.GOOS, runtime.GOARCH, runtime.Version(), command,
+	return fmt.Sprintf("<!-- bench %s -->\nMeasured %s on %s by `go run ./internal/e2e/bench %s`:\n\n```text\n%s\n```\n<!-- /bench -->",
+		command, now.UTC().Format(time.DateOnly), machine(), command,
 		strings.Trim(strings.Join(lines, "\n"), "\n"))
 }
