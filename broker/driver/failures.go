@@ -99,7 +99,8 @@ func (f Failures) Classify(err error) error {
 
 // EventError returns the result of an event that was not published: the error
 // with the event's id and its class. The text begins with pkg, the name of the
-// sink's package, and shows no secret of the URLs; see [RedactError].
+// sink's package, and shows no secret of the URLs; see [RedactError]. Without
+// URLs the result can be unwrapped.
 func (f Failures) EventError(pkg, urls string, ev *waybill.Event, err error) error {
 	err = f.Classify(fmt.Errorf("%s: event %s: %w", pkg, ev.ID, err))
 	if urls == "" {

@@ -48,12 +48,13 @@ func Encoded(codec *broker.Codec, batch []waybill.Delivery, wave []int, results 
 
 // PublishEach implements Deliver for a sink that publishes every message
 // separately and does not implement relay.OrderedSink: a batch has at most one
-// event per aggregate. At most limit calls of publish run concurrently.
+// event per aggregate. At most limit calls of publish run concurrently, and at
+// least one.
 func PublishEach(batch []waybill.Delivery, limit int, publish func(d *waybill.Delivery) error) []error {
 	results := make([]error, len(batch))
 	var wg sync.WaitGroup
 	next := make(chan int)
-	for range min(limit, len(batch)) {
+	for range min(max(limit, 1), len(batch)) {
 		wg.Go(func() {
 			for i := range next {
 				results[i] = publish(&batch[i])
