@@ -378,7 +378,11 @@ func alone[T any](b *env[T]) {
 			}
 		}
 	}()
-	for range 100 {
+	b.await("the retry is due", func() bool { rec := b.record(g, retried); return !rec.NextRetryAt.After(rec.Now) })
+	for range 50 {
+		// As many round trips give an attempt that does not wait the time to be
+		// handled.
+		b.record(g, retried)
 		runtime.Gosched()
 	}
 	// The attempt waits; a caller that stops does not wait with it.

@@ -26,8 +26,9 @@ func suspectChecks[T any]() []check[T] {
 	}
 }
 
-// suspects: after an owner crashed, the attempts of events that may have been in
-// flight are counted before the delivery. An event whose attempts are used up by then is dead.
+// suspects: after an owner crashed, the attempts of events that may have been
+// in flight are counted before the delivery. An event whose attempts are used
+// up by then is dead.
 func suspects[T any](b *env[T]) {
 	r := &recorder{}
 	r.answer = func(d waybill.Delivery) error {

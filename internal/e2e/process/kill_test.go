@@ -112,8 +112,9 @@ func killer(b *env, name string) {
 }
 
 // TestKillerAmongMany: one of 500 events in flight kills every process. That
-// event is dead after as many processes as it has attempts. All others are delivered, and each of them is counted together with
-// the killer once at the most.
+// event is dead after as many processes as it has attempts. All others are
+// delivered, and each of them is counted together with the killer once at the
+// most.
 func TestKillerAmongMany(t *testing.T) {
 	onEach(t, func(t *testing.T, p place) {
 		b := newEnv(t, p.oneLane())

@@ -118,8 +118,8 @@ func (g *Ledger) isStraight(l *lane, ev *waybill.Event, c *driver.Commit) bool {
 		l.open && l.scan.state == caughtUp && l.suspicion.ready.free == 0 && l.unsettled < g.window && g.past.complete(g.now)
 }
 
-// takeAnnounced reports whether a commit of this process has announced the row that
-// was read.
+// takeAnnounced reports whether a commit of this process has announced the row
+// that was read.
 func (l *lane) takeAnnounced(id waybill.ID) bool {
 	if len(l.announced) == 0 {
 		return false

@@ -126,8 +126,8 @@ func (it *Item) result() driver.Result {
 	return driver.Result{Lane: it.lane.number, ID: it.row.ID, Seq: it.row.Seq, Late: it.late, Replay: it.row.Replay, Attempts: it.attempts}
 }
 
-// IsOverdue reports whether the lane of the item is being released, and the time
-// for that is over.
+// IsOverdue reports whether the lane of the item is being released, and the
+// time for that is over.
 func (it *Item) IsOverdue(now time.Time) bool {
 	return it.lane.draining && !now.Before(it.lane.drainBy)
 }

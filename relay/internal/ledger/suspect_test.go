@@ -158,7 +158,7 @@ func TestSuspectsAreTriedInGroups(t *testing.T) {
 		if !s.Durable || len(s.Done) > 0 {
 			t.Fatalf("the count of a group is durable: %v; it settles %d events", s.Durable, len(s.Done))
 		}
-		if g.SuspectsReady() != 0 {
+		if g.SuspectsReady() != 0 || len(g.NextSuspects(nil, 1000, now)) != 0 {
 			t.Fatal("suspects are delivered before their attempts are on disk")
 		}
 		g.Settled(s, driver.Settled{Held: []int{1}, Moved: moved}, 0, now)
@@ -188,8 +188,8 @@ func TestSuspectsAreTriedInGroups(t *testing.T) {
 	}
 }
 
-// TestSuspectsThatAreTriedAlone: an event that was counted together with others,
-// and an event whose last attempt this is, are tried alone.
+// TestSuspectsThatAreTriedAlone: an event that was counted together with
+// others, and an event whose last attempt this is, are tried alone.
 func TestSuspectsThatAreTriedAlone(t *testing.T) {
 	for _, c := range []struct {
 		what        string
