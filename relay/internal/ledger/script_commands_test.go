@@ -240,11 +240,8 @@ func (s *script) deliver(args []string) error {
 		}
 		limit = n
 	}
-	s.g.CountSuspect(s.now)
-	var all []*Item
-	if it := s.g.NextSuspect(s.now); it != nil {
-		all = append(all, it)
-	}
+	s.g.CountSuspects(s.now)
+	all := s.g.NextSuspects(nil, limit, s.now)
 	all = append(all, s.g.NextBatch(nil, limit, s.now)...)
 	for _, it := range all {
 		s.inFlight[s.name(it.id())] = it
