@@ -1,0 +1,152 @@
+package sim
+
+import (
+	"context"
+	"time"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/store"
+)
+
+// chaos lets faults happen to the world from time to time, until the storm is
+// over.
+func (w *world) chaos() {
+	kinds := w.plan.on(chaosFaults)
+	s := w.stream("chaos")
+	for len(kinds) > 0 {
+		if w.sleep(context.Background(), s.between(0, 2*w.plan.chaos)) != nil || !w.stormy.Load() {
+			return
+		}
+		f := kinds[s.n(len(kinds))]
+		if w.strike(s, f) {
+			w.tally.fault(f)
+		}
+	}
+}
+
+// strike lets one fault happen. It reports false if it cannot.
+func (w *world) strike(s *stream, f fault) bool {
+	lease := w.plan.relay.Lease
+	switch f {
+	case outage:
+		w.until(&w.server.downUntil, s.about(10*time.Millisecond, 4*lease), f)
+	case serverRestart:
+		w.restartServer()
+	case sequenceJumps, sequenceBack:
+		w.lock(func(*world) {
+			w.server.jumps = append(w.server.jumps, jump{at: w.server.issued, size: 1 + int64(s.n(100))})
+			w.note(nil, f.String(), nil, w.server.issued, 0, "")
+		})
+	case clockStep:
+		w.lock(func(*world) {
+			w.server.offset += s.between(-lease, lease)
+			w.note(nil, f.String(), nil, int64(w.server.offset), 0, "")
+		})
+	case sinkDown:
+		dest := "d" + string(rune('0'+s.n(w.plan.destinations)))
+		d := s.about(lease/10, w.plan.storm/3)
+		w.lock(func(*world) {
+			w.downTill[dest] = time.Now().Add(d)
+			w.note(nil, f.String(), nil, 0, 0, dest+" "+d.String())
+		})
+	case operatorReplay, operatorDiscard, operatorUnblock:
+		return w.operate(s, f)
+	default:
+		return w.strikeProcess(s, f)
+	}
+	return true
+}
+
+func (w *world) until(t *time.Time, d time.Duration, f fault) {
+	w.lock(func(*world) {
+		*t = time.Now().Add(d)
+		w.note(nil, f.String(), nil, int64(d), 0, d.String())
+	})
+}
+
+// strikeProcess lets a fault happen to a process.
+func (w *world) strikeProcess(s *stream, f fault) bool {
+	var p, twin *process
+	w.lock(func(*world) {
+		i := s.n(len(w.nodes))
+		p, twin = w.nodes[i].proc, w.nodes[(i+1)%len(w.nodes)].proc
+	})
+	if p == nil || p.isDead() {
+		return false
+	}
+	lease := w.plan.relay.Lease
+	switch f {
+	case partition:
+		w.until(&p.cutOffUntil, s.about(10*time.Millisecond, 4*lease), f)
+	case processCrash:
+		p.crash("by chance")
+	case processPause:
+		w.until(&p.pausedUntil, s.about(10*time.Millisecond, 4*lease), f)
+	case processStop:
+		w.lock(func(*world) { w.note(p, "stops", nil, 0, 0, "") })
+		p.cancel()
+	case processTwins:
+		if twin == nil || twin == p {
+			return false
+		}
+		p.crash("with its twin")
+		twin.crash("with its twin")
+	default:
+		return false
+	}
+	return true
+}
+
+// operate replays, discards or unblocks dead letters.
+func (w *world) operate(s *stream, f fault) bool {
+	dead, err := w.server.base.List(context.Background(), store.Dead, store.Filter{}, 0, 1000)
+	if err != nil || len(dead) == 0 {
+		return false
+	}
+	var ids []waybill.ID
+	for range 1 + s.n(3) {
+		ids = append(ids, dead[s.n(len(dead))].ID)
+	}
+	w.server.flush()
+	ctx := context.Background()
+	switch f {
+	case operatorReplay:
+		if s.chance(0.3) {
+			ids = nil
+			for _, r := range dead {
+				ids = append(ids, r.ID)
+			}
+		}
+		w.replay(ids)
+	case operatorDiscard:
+		gone, _ := w.server.base.Discard(ctx, ids[:1])
+		w.lock(func(*world) {
+			for _, id := range gone {
+				w.byID[id].state = discarded
+				w.note(nil, "discarded", w.byID[id], 0, 0, "")
+			}
+		})
+	default:
+		free, _ := w.server.base.Unblock(ctx, ids)
+		w.lock(func(*world) {
+			for _, id := range free {
+				w.note(nil, "unblocked", w.byID[id], 0, 0, "")
+			}
+		})
+	}
+	return true
+}
+
+// replay replays dead letters.
+func (w *world) replay(ids []waybill.ID) {
+	done, _ := w.server.base.Replay(context.Background(), ids)
+	w.lock(func(*world) {
+		for _, id := range done.IDs {
+			ev := w.byID[id]
+			ev.state, ev.attempts, ev.dueAt = pending, 0, time.Time{}
+			ev.replay++
+			w.pending++
+			w.note(nil, "replayed", ev, int64(ev.replay), 0, "")
+		}
+	})
+}

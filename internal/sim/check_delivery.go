@@ -1,0 +1,269 @@
+package sim
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/waybillhq/waybill"
+)
+
+// The checks of deliveries.
+
+// committed notes a committed event. Mu is held.
+func (w *world) committed(p *process, ev *event, lane int, early bool) {
+	w.note(p, "committed", ev, int64(lane), 0, "")
+	ev.state, ev.commitAt = pending, w.now()
+	w.pending++
+	w.tally.events.Add(1)
+	if ev.delay > 0 {
+		from := w.start.Add(ev.commitAt)
+		if early {
+			from = w.start.Add(ev.wroteAt)
+		}
+		ev.dueAt = from.Add(ev.delay).Truncate(time.Microsecond)
+		return // it takes its place when it is due
+	}
+	if ev.agg != nil {
+		for c := range w.copies() {
+			ev.agg.waiting[c] = append(ev.agg.waiting[c], ev)
+		}
+	}
+}
+
+// copies is the number of sinks that get each event.
+func (w *world) copies() int {
+	if w.plan.sink == fanSink {
+		return 2
+	}
+	return 1
+}
+
+// began checks a call of the sink at its beginning.
+func (w *world) began(p *process, batch []waybill.Delivery) []*flight {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.checkCall(p, batch)
+	flights := make([]*flight, len(batch))
+	for i := range batch {
+		d := &batch[i]
+		ev := w.byID[d.ID]
+		if ev == nil {
+			w.fail("phantom", nil, "%v delivers the unknown event %v", p, d.ID)
+			continue
+		}
+		w.tally.deliveries.Add(1)
+		w.note(p, "begins", ev, d.Position.Epoch, int64(d.Attempt), suspectNote(d))
+		w.checkLease(p, d, ev)
+		w.checkRow(p, d, ev)
+		w.checkRepeated(p, d, ev)
+		w.checkSuspect(p, d, ev)
+		flights[i] = &flight{p: p, epoch: d.Position.Epoch}
+		ev.flights = append(ev.flights, flights[i])
+		p.flying[flights[i]] = ev
+	}
+	return flights
+}
+
+func suspectNote(d *waybill.Delivery) string {
+	if d.Suspect {
+		return "suspect"
+	}
+	return ""
+}
+
+// checkCall checks the limits of a call. Mu is held.
+func (w *world) checkCall(p *process, batch []waybill.Delivery) {
+	c := &w.plan.relay
+	p.calls++
+	if limit := or(c.Workers, 4); p.calls > limit {
+		w.fail("limits", nil, "%v has %d calls of the sink at a time, want at most %d", p, p.calls, limit)
+	}
+	if limit := or(c.BatchSize, 500); len(batch) > limit {
+		w.fail("limits", nil, "%v has a batch of %d, want at most %d", p, len(batch), limit)
+	}
+	if w.plan.sink == orderedSink {
+		return
+	}
+	for i := range batch {
+		ev := w.byID[batch[i].ID]
+		if ev == nil || ev.agg == nil {
+			continue
+		}
+		for _, other := range p.flying {
+			if other.agg == ev.agg {
+				w.fail("order", ev, "%v delivers it beside %v", p, other)
+			}
+		}
+		for j := range i {
+			if other := w.byID[batch[j].ID]; other != nil && other.agg == ev.agg {
+				w.fail("order", ev, "%v delivers it in a batch with %v", p, other)
+			}
+		}
+	}
+}
+
+func or(n, def int) int {
+	if n == 0 {
+		return def
+	}
+	return n
+}
+
+// checkLease: a delivery begins only under the current lease of its lane. Mu is
+// held.
+func (w *world) checkLease(p *process, d *waybill.Delivery, ev *event) {
+	l := &w.lanes[d.Position.Lane]
+	if p.dead {
+		return
+	}
+	if l.proc != p || l.epoch != d.Position.Epoch {
+		w.fail("fence", ev, "%v delivers it in lane %d under epoch %d; %v owns the lane under epoch %d",
+			p, d.Position.Lane, d.Position.Epoch, l.proc, l.epoch)
+		return
+	}
+	if end := w.expires[l.owner]; !time.Now().Before(end) {
+		w.fail("fence", ev, "%v delivers it %v after its lease has ended", p, time.Since(end))
+	}
+}
+
+// checkRow: the delivery is due, and its attempt follows from the row. Mu is
+// held.
+func (w *world) checkRow(p *process, d *waybill.Delivery, ev *event) {
+	switch ev.state {
+	case written, rolledBack:
+		w.fail("phantom", ev, "is delivered by %v; it is %v", p, ev.state)
+		return
+	case discarded:
+		w.fail("phantom", ev, "is delivered by %v after an operator discarded it", p)
+		return
+	case pending, delivered, dead:
+	}
+	if p.dead || ev.state != pending || d.Replay != ev.replay {
+		return
+	}
+	if early := ev.dueAt.Sub(time.Now()); early > time.Microsecond {
+		w.fail("early", ev, "is delivered by %v %v before it is due", p, early)
+	}
+	want := ev.attempts + 1
+	if d.Suspect {
+		want = ev.attempts
+	}
+	if d.Attempt != want && !ev.unsure {
+		w.fail("attempts", ev, "is delivered by %v as attempt %d, want %d (suspect %v)", p, d.Attempt, want, d.Suspect)
+	}
+}
+
+// checkRepeated: an owner delivers an event again only if its delivery failed,
+// and no later owner delivers what was settled. Mu is held.
+func (w *world) checkRepeated(p *process, d *waybill.Delivery, ev *event) {
+	if ev.state == delivered && ev.doneReplay == d.Replay {
+		w.fail("duplicate", ev, "is delivered by %v under epoch %d after it was settled under epoch %d", p, d.Position.Epoch, ev.doneEpoch)
+		return
+	}
+	if ev.state == dead && d.Replay == ev.replay && d.Position.Epoch > ev.doneEpoch {
+		w.fail("duplicate", ev, "is delivered by %v after it became a dead letter", p)
+		return
+	}
+	o := ev.outcomeOf(p)
+	if o != nil && o.class == waybill.ClassDone && o.replay == d.Replay && o.epoch == d.Position.Epoch && !o.undone && ev.lostAt.IsZero() {
+		w.fail("duplicate", ev, "is delivered by %v twice under epoch %d although the first delivery succeeded", p, o.epoch)
+	}
+}
+
+// checkSuspect: an event that was in flight when its lane changed its owner is
+// delivered as a suspect. Mu is held.
+func (w *world) checkSuspect(p *process, d *waybill.Delivery, ev *event) {
+	if d.Suspect || p.dead {
+		return
+	}
+	for _, f := range ev.flights {
+		if f.epoch < d.Position.Epoch {
+			w.fail("suspects", ev, "is delivered by %v as innocent; it was in flight in %v under epoch %d", p, f.p, f.epoch)
+			return
+		}
+	}
+}
+
+// got notes that a sink has an event, and checks the order. Mu is held.
+func (w *world) got(p *process, d *waybill.Delivery, ev *event, c int) {
+	if p.dead {
+		return
+	}
+	w.note(p, "delivered", ev, d.Position.Epoch, int64(c), "")
+	ev.got[c]++
+	if w.plan.sink == brokerSink {
+		w.publish(d.Event, ev)
+	}
+	if ev.got[c] > 1 {
+		w.tally.duplicates.Add(1)
+		return
+	}
+	w.gotFirst(p, ev, c)
+}
+
+// gotFirst checks the first delivery of an event. Mu is held.
+func (w *world) gotFirst(p *process, ev *event, c int) {
+	if ev.state == written || ev.state == rolledBack {
+		w.fail("phantom", ev, "is delivered by %v; it is %v", p, ev.state)
+	}
+	if ev.agg == nil {
+		return
+	}
+	list := ev.agg.waiting[c]
+	at := slices.Index(list, ev)
+	if at < 0 {
+		at = len(list) // delayed: it has no place of its own
+	}
+	for _, before := range list[:at] {
+		if before.commitAt < ev.wroteAt && !before.everDead && before.state != discarded && !ev.everDead {
+			w.fail("order", ev, "is delivered by %v before %v, which was committed before it was written", p, before)
+			return
+		}
+	}
+	ev.agg.waiting[c] = slices.DeleteFunc(list, func(x *event) bool { return x == ev || x.everDead || x.state == discarded })
+}
+
+// returned notes the results of a call of the sink.
+func (w *world) returned(p *process, batch []waybill.Delivery, flights []*flight, results []error, ended error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	p.calls--
+	failed := make(map[*aggregate]bool)
+	for i := range batch {
+		d, f := &batch[i], flights[i]
+		ev := w.byID[d.ID]
+		if ev == nil || f == nil {
+			continue
+		}
+		err := waybill.Unavailable(errSink)
+		if len(results) == len(batch) {
+			err = results[i]
+		}
+		class, delay := waybill.Classify(err)
+		o := ev.outcomeOf(p)
+		if o == nil {
+			o = &outcome{p: p}
+			ev.outcomes = append(ev.outcomes, o)
+		}
+		settledBySink := errors.Is(err, waybill.ErrSettled)
+		*o = outcome{
+			p: p, epoch: d.Position.Epoch, replay: d.Replay, attempt: d.Attempt, class: class, delay: delay, last: o.last,
+			undone: err != nil && errors.Is(ended, context.Canceled) && !settledBySink || ev.agg != nil && failed[ev.agg],
+		}
+		if w.plan.sink == orderedSink && err != nil && ev.agg != nil {
+			failed[ev.agg] = true
+		}
+		w.note(p, "returns", ev, int64(d.Attempt), 0, class.String())
+		delete(p.flying, f)
+		if f.crashed || p.dead {
+			continue
+		}
+		ev.land(f)
+		decided := class == waybill.ClassDone || class == waybill.ClassRetry || class == waybill.ClassPermanent
+		if d.Suspect && decided && !o.undone {
+			ev.flights = slices.DeleteFunc(ev.flights, func(x *flight) bool { return x.epoch < d.Position.Epoch })
+		}
+	}
+}

@@ -1,0 +1,228 @@
+package sim
+
+import (
+	"slices"
+	"time"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/internal/backoff"
+	"github.com/waybillhq/waybill/store/driver"
+)
+
+// The checks of leases and settlements.
+
+// acquired checks an acquisition. Mu is held.
+func (w *world) acquired(p *process, owner waybill.ID, leases []driver.Lease, window int) {
+	for _, lease := range leases {
+		l := &w.lanes[lease.Lane]
+		w.note(p, "acquired", nil, int64(lease.Lane), lease.Epoch, "")
+		if end := w.expires[l.owner]; !l.owner.IsZero() && time.Now().Before(end) {
+			w.fail("fence", nil, "%v acquired lane %d, which %v owns for %v", p, lease.Lane, l.proc, time.Until(end))
+		}
+		if lease.Epoch <= l.epoch || lease.Token == l.token {
+			w.fail("fence", nil, "%v acquired lane %d with epoch %d after epoch %d", p, lease.Lane, lease.Epoch, l.epoch)
+		}
+		*l = laneModel{owner: owner, proc: p, epoch: lease.Epoch, token: lease.Token, window: window}
+	}
+}
+
+// released notes that lanes are free. Mu is held.
+func (w *world) released(p *process, leases []driver.Lease, dirty bool) {
+	for _, lease := range leases {
+		l := &w.lanes[lease.Lane]
+		if l.epoch != lease.Epoch || l.token != lease.Token {
+			continue
+		}
+		note := ""
+		if dirty {
+			note = "unclean"
+		}
+		w.note(p, "released", nil, int64(lease.Lane), lease.Epoch, note)
+		l.owner, l.proc = waybill.ID{}, nil
+	}
+}
+
+// left notes that a node is gone. Mu is held.
+func (w *world) left(p *process, owner waybill.ID) {
+	delete(w.expires, owner)
+	for i := range w.lanes {
+		if l := &w.lanes[i]; l.owner == owner {
+			w.note(p, "left", nil, int64(i), l.epoch, "")
+			l.owner, l.proc = waybill.ID{}, nil
+		}
+	}
+}
+
+// doubt notes that a settlement is applied although its sender has given up. Mu
+// is held.
+func (w *world) doubt(t *driver.Settlement) {
+	for _, r := range slices.Concat(t.Retry, t.Dead) {
+		if ev := w.byID[r.ID]; ev != nil {
+			ev.unsure = true
+		}
+	}
+}
+
+// settled checks a settlement that was applied, and notes it. Mu is held.
+func (w *world) settled(p *process, t *driver.Settlement, out *driver.Settled) {
+	for _, lease := range t.Leases {
+		l := &w.lanes[lease.Lane]
+		current := l.epoch == lease.Epoch && l.token == lease.Token && !l.owner.IsZero()
+		if held := slices.Contains(out.Held, lease.Lane); held != current {
+			w.fail("fence", nil, "a settlement of %v in lane %d under epoch %d is accepted: %v; %v owns the lane under epoch %d",
+				p, lease.Lane, lease.Epoch, held, l.proc, l.epoch)
+			return
+		}
+	}
+	moved := make(map[waybill.ID]bool, len(out.Moved))
+	for _, id := range out.Moved {
+		moved[id] = true
+	}
+	each := func(kind string, rs []driver.Result, check func(ev *event, o *outcome, r *driver.Result)) {
+		for i := range rs {
+			r := &rs[i]
+			ev := w.byID[r.ID]
+			if ev == nil || !moved[r.ID] {
+				continue
+			}
+			w.note(p, "settled "+kind, ev, int64(r.Attempts), int64(r.Delay), r.Error)
+			w.checkMoved(p, ev, r)
+			o := ev.outcomeOf(p)
+			if o == nil {
+				o = &outcome{p: p, settled: true}
+				ev.outcomes = append(ev.outcomes, o)
+			}
+			as := settledAs{kind: kind, attempts: r.Attempts, delay: r.Delay, text: r.Error}
+			repeated := o.last != nil && *o.last == as && o.settled
+			if !repeated && !ev.unsure && ev.lostAt.IsZero() {
+				check(ev, o, r)
+			}
+			o.settled, o.last = true, &as
+			ev.attempts = r.Attempts
+		}
+	}
+	each("done", t.Done, func(ev *event, o *outcome, r *driver.Result) { w.checkDone(p, ev, o, w.lanes[r.Lane].epoch) })
+	each("retry", t.Retry, func(ev *event, o *outcome, r *driver.Result) { w.checkRetry(p, ev, o, r) })
+	each("dead", t.Dead, func(ev *event, o *outcome, r *driver.Result) { w.checkDead(p, ev, o, r) })
+	w.apply(t, moved)
+}
+
+// apply changes the model like the tables. Mu is held.
+func (w *world) apply(t *driver.Settlement, moved map[waybill.ID]bool) {
+	epoch := func(r *driver.Result) int64 { return w.lanes[r.Lane].epoch }
+	for i := range t.Done {
+		if ev := w.byID[t.Done[i].ID]; ev != nil && moved[ev.id] {
+			w.settleEvent(ev, delivered, epoch(&t.Done[i]))
+		}
+	}
+	for i := range t.Retry {
+		if ev := w.byID[t.Retry[i].ID]; ev != nil && moved[ev.id] {
+			ev.dueAt = time.Now().Add(t.Retry[i].Delay).Truncate(time.Microsecond)
+		}
+	}
+	for i := range t.Dead {
+		if ev := w.byID[t.Dead[i].ID]; ev != nil && moved[ev.id] {
+			ev.everDead = true
+			ev.flights = slices.DeleteFunc(ev.flights, func(f *flight) bool { return f.epoch <= epoch(&t.Dead[i]) && f.crashed })
+			w.settleEvent(ev, dead, epoch(&t.Dead[i]))
+		}
+	}
+}
+
+// settleEvent notes the final state of an event. Mu is held.
+func (w *world) settleEvent(ev *event, to state, epoch int64) {
+	if ev.state == pending {
+		w.pending--
+	}
+	ev.state, ev.doneEpoch, ev.doneReplay = to, epoch, ev.replay
+}
+
+// checkMoved: only a pending event is settled. Mu is held.
+func (w *world) checkMoved(p *process, ev *event, _ *driver.Result) {
+	if ev.state != pending {
+		w.fail("settlement", ev, "is settled by %v; it is %v", p, ev.state)
+	}
+}
+
+// checkDone: only a delivered event is done. Mu is held.
+func (w *world) checkDone(p *process, ev *event, o *outcome, epoch int64) {
+	if o.class != waybill.ClassDone || o.undone || o.attempt == 0 || o.epoch != epoch {
+		w.fail("settlement", ev, "is settled as done by %v; its last delivery was: %v", p, o.class)
+	}
+}
+
+// checkRetry: the attempt and the delay follow from the failure. Mu is held.
+func (w *world) checkRetry(p *process, ev *event, o *outcome, r *driver.Result) {
+	if !o.fresh(w.lanes[r.Lane].epoch) {
+		// A suspect is counted or taken back, or the event waits for another.
+		if d := r.Attempts - ev.attempts; d < -1 || d > 1 {
+			w.fail("attempts", ev, "has %d attempts after %d, without a delivery by %v", r.Attempts, ev.attempts, p)
+		}
+		if limit := w.plan.relay.MaxAttempts; limit > 0 && r.Attempts > limit {
+			w.fail("attempts", ev, "has %d attempts, more than %d", r.Attempts, limit)
+		}
+		return
+	}
+	want := o.attempt
+	if o.class != waybill.ClassRetry {
+		want--
+	}
+	switch {
+	case o.class == waybill.ClassDone:
+		w.fail("settlement", ev, "is put off by %v although it was delivered", p)
+	case o.class == waybill.ClassPermanent:
+		w.fail("settlement", ev, "is put off by %v although it failed for good", p)
+	case r.Attempts != want:
+		w.fail("attempts", ev, "has %d attempts after %v, want %d (class %v)", r.Attempts, p, want, o.class)
+	default:
+		if lo, hi := w.delays(o); r.Delay < lo || r.Delay > hi {
+			w.fail("delay", ev, "waits %v after failure %d, want %v to %v", r.Delay, o.attempt, lo, hi)
+		}
+	}
+}
+
+// delays returns the bounds of the delay after a failure.
+func (w *world) delays(o *outcome) (lo, hi time.Duration) {
+	c := &w.plan.relay
+	if o.delay > 0 || o.class == waybill.ClassDefer {
+		return o.delay, o.delay
+	}
+	if n := len(c.BackoffSeries); n > 0 {
+		d := c.BackoffSeries[min(o.attempt, n)-1]
+		return d, d
+	}
+	d := backoff.After(c.BackoffBase, c.BackoffMax, o.attempt)
+	return d/2 - 1, min(d+d/2, c.BackoffMax) + 1
+}
+
+// checkDead: a dead letter failed for good, or has used up its attempts. Mu is
+// held.
+func (w *world) checkDead(p *process, ev *event, o *outcome, r *driver.Result) {
+	limit := or(w.plan.relay.MaxAttempts, 10)
+	switch {
+	case !o.fresh(w.lanes[r.Lane].epoch):
+		if limit < 0 || ev.attempts < limit || r.Attempts != ev.attempts {
+			w.fail("attempts", ev, "is dead after %d of %d attempts, without a delivery by %v", ev.attempts, limit, p)
+		}
+	case o.class != waybill.ClassPermanent && o.class != waybill.ClassRetry:
+		w.fail("settlement", ev, "is dead after %v: %v", p, o.class)
+	case r.Attempts != o.attempt:
+		w.fail("attempts", ev, "is dead with %d attempts, want %d", r.Attempts, o.attempt)
+	case o.class == waybill.ClassRetry && o.attempt != limit:
+		w.fail("attempts", ev, "is dead after attempt %d of %d", o.attempt, limit)
+	}
+}
+
+// finished notes a delivery that its consumer has settled. Mu is held.
+func (w *world) finished(p *process, d *waybill.Delivery) {
+	ev := w.byID[d.ID]
+	l := &w.lanes[d.Position.Lane]
+	if l.epoch != d.Position.Epoch || l.owner.IsZero() {
+		w.fail("fence", ev, "is settled by its consumer in %v under epoch %d; %v owns the lane under epoch %d", p, d.Position.Epoch, l.proc, l.epoch)
+		return
+	}
+	w.note(p, "finished", ev, d.Position.Epoch, 0, "")
+	if ev.state == pending && ev.replay == d.Replay {
+		w.settleEvent(ev, delivered, d.Position.Epoch)
+	}
+}

@@ -1,0 +1,161 @@
+package sim
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/inbox"
+	"github.com/waybillhq/waybill/store/driver"
+)
+
+// groupName is the name of the consumer group.
+const groupName = "group"
+
+// newGroup returns the consumer group of a process, with real records.
+func (p *process) newGroup(roles driver.Roles[Tx]) (*inbox.Group[Tx], error) {
+	in, err := inbox.New(roles, inbox.Config{Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		return nil, err
+	}
+	g, err := in.Group(groupName, inbox.Options{
+		Lease: p.w.plan.relay.Lease, MaxAttempts: 4, BackoffBase: time.Second, BackoffMax: 10 * time.Second,
+	})
+	if err != nil {
+		return nil, err
+	}
+	for _, kind := range []string{"thing", ""} {
+		g.Handle(kind, "Happened", p.handle)
+	}
+	return g, nil
+}
+
+// handle is the handler of the group: its effect commits with its transaction.
+func (p *process) handle(ctx context.Context, tx Tx, ev waybill.Event) error {
+	w := p.w
+	var t try
+	w.lock(func(*world) {
+		if m := w.byID[ev.ID]; m != nil {
+			m.handled++
+			t = try{ev: m, no: m.no, n: m.handled}
+		}
+	})
+	if t.ev == nil {
+		return errSink
+	}
+	latency := float64(w.plan.sinkLatency)
+	if err := p.sleep(ctx, time.Duration(w.roll("handler", t.no, t.n)*latency)+1); err != nil {
+		return err
+	}
+	if w.happens(handlerFails, t.no, t.n) {
+		return errSink
+	}
+	x := w.server.sessionOf(tx)
+	if x == nil {
+		return errLost
+	}
+	w.lock(func(*world) { x.effects = append(x.effects, func() { w.effect(p, t.ev) }) })
+	if w.happens(handlerKills, t.no, t.n) {
+		p.crash("in a handler")
+		return errCrashed
+	}
+	return nil
+}
+
+// effect notes a committed effect. Mu is held.
+func (w *world) effect(p *process, ev *event) {
+	w.note(p, "effect", ev, int64(ev.effects), 0, "")
+	w.tally.effects.Add(1)
+	ev.effects++
+	if ev.effects > 1 {
+		w.fail("effects", ev, "has %d effects", ev.effects)
+	}
+	if ev.state == written || ev.state == rolledBack {
+		w.fail("phantom", ev, "has an effect; it is %v", ev.state)
+	}
+	if w.plan.sink == groupSink {
+		w.gotFirst(p, ev, 0)
+	}
+}
+
+// broker is a queue between the sink and the consumers. It delivers at least
+// once, in any order.
+type broker struct {
+	queue []message
+	busy  int // messages with consumers
+}
+
+// message is an event in the broker.
+type message struct {
+	ev    waybill.Event
+	after time.Time
+	tries int
+}
+
+// publish is the sink of a broker. Mu is held.
+func (w *world) publish(ev waybill.Event, m *event) {
+	after := time.Now()
+	if w.happens(messageReordered, m.no, m.got[0]) {
+		after = after.Add(time.Duration(w.roll("reordered", m.no) * float64(w.plan.maxPut)))
+	}
+	w.broker.queue = append(w.broker.queue, message{ev: ev, after: after})
+	if w.happens(messageTwice, m.no, m.got[0]) {
+		w.broker.queue = append(w.broker.queue, message{ev: ev, after: after})
+	}
+}
+
+// take returns a message that is due.
+func (w *world) take() (message, bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	now := time.Now()
+	for i, m := range w.broker.queue {
+		if !m.after.After(now) {
+			w.broker.queue = append(w.broker.queue[:i:i], w.broker.queue[i+1:]...)
+			w.broker.busy++
+			return m, true
+		}
+	}
+	return message{}, false
+}
+
+// consume takes messages until the process ends.
+func (p *process) consume(g *inbox.Group[Tx]) {
+	w := p.w
+	for p.sleep(p.ctx, 20*time.Millisecond) == nil {
+		for !p.isDead() {
+			m, ok := w.take()
+			if !ok {
+				break
+			}
+			d := waybill.Delivery{Event: m.ev, Attempt: 1, Uncounted: true, Suspect: m.tries > 0}
+			err := g.Deliver(p.ctx, []waybill.Delivery{d})[0]
+			w.acknowledge(p, m, err)
+		}
+	}
+}
+
+// acknowledge removes a message that is done, and delivers any other one again.
+func (w *world) acknowledge(p *process, m message, err error) {
+	class, delay := waybill.Classify(err)
+	w.lock(func(*world) {
+		w.broker.busy--
+		if ev := w.byID[m.ev.ID]; ev != nil {
+			w.note(p, "consumed", ev, int64(m.tries), 0, class.String())
+		}
+		if class == waybill.ClassDone && !p.dead {
+			if ev := w.byID[m.ev.ID]; ev != nil && ev.effects == 0 && !errors.Is(err, errCrashed) {
+				w.fail("effects", ev, "is acknowledged by %v without its effect", p)
+			}
+			return
+		}
+		if class == waybill.ClassPermanent && w.stormy.Load() {
+			delay = time.Second // the message waits for an operator
+		}
+		m.tries++
+		m.after = time.Now().Add(max(delay, 50*time.Millisecond))
+		w.broker.queue = append(w.broker.queue, m)
+	})
+}

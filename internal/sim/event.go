@@ -1,0 +1,112 @@
+package sim
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/waybillhq/waybill"
+)
+
+// state is the state of an event in the model.
+type state int
+
+const (
+	written    state = iota // in an open transaction
+	rolledBack              // its transaction ended without it
+	pending                 // committed, to be delivered
+	delivered               // settled as done
+	dead
+	discarded
+)
+
+var stateNames = []string{"written", "rolled back", "pending", "delivered", "dead", "discarded"}
+
+func (s state) String() string { return stateNames[s] }
+
+// event is the model of one event: what the calls of the product said about it.
+type event struct {
+	no       int
+	id       waybill.ID
+	agg      *aggregate // nil if unordered
+	dest     string
+	wroteAt  time.Duration
+	commitAt time.Duration
+	delay    time.Duration // asked for by the writer
+	dueAt    time.Time     // the earliest delivery
+	poison   bool
+
+	state    state
+	everDead bool
+	attempts int // in its row
+	replay   int
+	// The epoch and the replay number of the settlement as done.
+	doneEpoch  int64
+	doneReplay int
+	lostAt     time.Time // when a restart last lost a settlement of it
+	unsure     bool      // a settlement of it was applied late
+
+	tries    [2]int // calls of each sink with it
+	got      [2]int // times that each sink got it
+	flights  []*flight
+	outcomes []*outcome
+	kills    int // processes that died while they delivered it
+	handled  int // calls of the handler
+	effects  int // committed effects of the consumer group
+}
+
+func (ev *event) String() string {
+	if ev.agg == nil {
+		return fmt.Sprintf("event %d (unordered)", ev.no)
+	}
+	return fmt.Sprintf("event %d (aggregate %d)", ev.no, ev.agg.no)
+}
+
+// flight is a delivery that has begun and not returned.
+type flight struct {
+	p       *process
+	epoch   int64
+	crashed bool // the process died during the delivery
+}
+
+// outcome is the result of the last delivery of an event by a process.
+type outcome struct {
+	p       *process
+	epoch   int64
+	replay  int
+	attempt int
+	class   waybill.Class
+	delay   time.Duration
+	undone  bool // the relay must ignore the result
+	settled bool // a settlement has used the result
+	// last is the last settlement of the event by this process.
+	last *settledAs
+}
+
+// fresh reports whether the result is to be settled under an epoch. An
+// unavailable destination leaves the row as it is.
+func (o *outcome) fresh(epoch int64) bool {
+	return !o.settled && o.attempt > 0 && !o.undone && o.class != waybill.ClassUnavailable && o.epoch == epoch
+}
+
+// settledAs is how a settlement recorded an event.
+type settledAs struct {
+	kind     string
+	attempts int
+	delay    time.Duration
+	text     string
+}
+
+func (ev *event) outcomeOf(p *process) *outcome {
+	for _, o := range ev.outcomes {
+		if o.p == p {
+			return o
+		}
+	}
+	return nil
+}
+
+// land removes a flight.
+func (ev *event) land(f *flight) {
+	ev.flights = slices.DeleteFunc(ev.flights, func(x *flight) bool { return x == f })
+}

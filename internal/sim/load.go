@@ -1,0 +1,175 @@
+package sim
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"time"
+
+	"github.com/waybillhq/waybill"
+)
+
+// write runs a writer of a node: transactions until the share of the world's
+// events is written.
+func (w *world) write(n *node, writer, events int) {
+	s := w.stream("writer", n.no, writer)
+	gap := w.plan.storm * time.Duration(w.plan.txEvents) / time.Duration(2*max(events, 1))
+	for left := events; left > 0 && !w.over() && w.stormy.Load(); {
+		size := 1 + s.n(min(w.plan.txEvents, left))
+		if w.plan.txEvents >= 100 {
+			size = min(w.plan.txEvents, left)
+		}
+		if s.chance(0.5) {
+			_ = w.sleep(context.Background(), s.between(0, 4*gap))
+		}
+		left -= size
+		w.transaction(n, s, size)
+	}
+}
+
+var errRollback = errors.New("sim: the writer rolls back")
+
+// transaction writes events in one transaction, on whatever process runs on
+// the node.
+func (w *world) transaction(n *node, s *stream, size int) {
+	w.mu.Lock()
+	p := n.proc
+	w.mu.Unlock()
+	if p == nil || p.isDead() {
+		_ = w.sleep(context.Background(), time.Second)
+		return
+	}
+	x := w.compose(s, size)
+	if w.plan.locks {
+		for _, a := range x.groups {
+			if !a.mu.TryLock() {
+				return
+			}
+			defer a.mu.Unlock()
+		}
+	}
+	ctx := p.ctx
+	if x.late > 0 {
+		ctx = early(ctx)
+	}
+	err := p.box.InTx(ctx, func(ctx context.Context, tx Tx) error {
+		if err := p.box.Write(ctx, tx, x.events...); err != nil {
+			return err
+		}
+		if x.savepoint {
+			if err := w.savepoint(ctx, p, tx, s); err != nil {
+				return err
+			}
+		}
+		if err := p.sleep(ctx, x.late); err != nil {
+			return err
+		}
+		if x.back {
+			return errRollback
+		}
+		return nil
+	})
+	if errors.Is(err, waybill.ErrUncertain) {
+		w.resolve(p, x.events)
+	}
+}
+
+// draft is a transaction before it runs.
+type draft struct {
+	groups    []*aggregate
+	events    []waybill.Event
+	late      time.Duration
+	back      bool
+	savepoint bool
+}
+
+// compose draws the events of a transaction.
+func (w *world) compose(s *stream, size int) draft {
+	var x draft
+	kinds := 1
+	if size > 20 {
+		kinds = size / 4
+	}
+	for range min(kinds, len(w.groups)) {
+		a := w.groups[s.n(len(w.groups))]
+		if len(x.groups) == 0 || a.no > x.groups[len(x.groups)-1].no { // locks are taken in order
+			x.groups = append(x.groups, a)
+		}
+	}
+	for range size {
+		agg := x.groups[s.n(len(x.groups))]
+		if w.draw(s, unorderedEvent) {
+			agg = nil
+		}
+		x.events = append(x.events, w.event(s, agg))
+	}
+	if w.draw(s, lateCommit) {
+		x.late = s.about(time.Millisecond, w.longestCommit())
+	}
+	x.back = w.draw(s, rollback)
+	x.savepoint = x.late == 0 && w.draw(s, oldSavepoint)
+	return x
+}
+
+// longestCommit is how long a transaction may stay open. A store that cannot
+// report open transactions keeps the order within two seconds only.
+func (w *world) longestCommit() time.Duration {
+	if !w.plan.knowsWriters {
+		return time.Second
+	}
+	return 5 * time.Minute
+}
+
+// event draws an event.
+func (w *world) event(s *stream, agg *aggregate) waybill.Event {
+	m := w.newEvent(agg)
+	m.dest = "d" + strconv.Itoa(s.n(w.plan.destinations))
+	ev := waybill.Event{ID: m.id, Type: "Happened", Topic: m.dest, Payload: []byte("{}")}
+	if agg != nil {
+		ev.AggregateType, ev.AggregateID = agg.name.Type, agg.name.ID
+	}
+	if w.draw(s, delayedEvent) {
+		m.delay = 1 + s.between(0, w.plan.maxPut)
+		ev.Delay = m.delay
+	}
+	if w.draw(s, urgentEvent) {
+		ev.Priority = 1 + s.n(3)
+	}
+	m.poison = w.plan.rate[sinkPoison] > 0 && w.plan.relay.MaxAttempts >= 0 && s.chance(w.plan.rate[sinkPoison])
+	return ev
+}
+
+// savepoint writes an event inside a savepoint and rolls the savepoint back.
+func (w *world) savepoint(ctx context.Context, p *process, tx Tx, s *stream) error {
+	inner, err := tx.Begin(ctx)
+	if err != nil {
+		return err
+	}
+	ev := w.event(s, nil)
+	if err := p.box.Write(ctx, inner, ev); err != nil {
+		return err
+	}
+	if err := inner.Rollback(ctx); err != nil {
+		return err
+	}
+	return nil
+}
+
+// resolve asks whether an uncertain transaction committed, and checks the
+// answer.
+func (w *world) resolve(p *process, evs []waybill.Event) {
+	if len(evs) == 0 {
+		return
+	}
+	id := evs[0].ID
+	known, err := p.box.Committed(p.ctx, id)
+	if err != nil {
+		return
+	}
+	w.lock(func(w *world) {
+		ev := w.byID[id]
+		if is := ev.state != written && ev.state != rolledBack; is != known && !w.server.inDoubt[id] {
+			w.fail("committed", ev, "is committed, says the outbox: %v; it is %v", known, ev.state)
+		}
+	})
+}

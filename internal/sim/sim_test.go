@@ -1,0 +1,161 @@
+package sim
+
+import (
+	"bufio"
+	"flag"
+	"fmt"
+	"os"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+var (
+	forFlag    = flag.Duration("sim.for", 0, "run worlds on all cores for this time")
+	seedFlag   = flag.Uint64("sim.seed", 0, "run the world of one seed; with -sim.for, the first seed")
+	replayFlag = flag.String("sim.replay", "", "run one shrunk case, as a failure printed it")
+	tallyFlag  = flag.String("sim.tally", "", "add the tally to this file")
+	shrinkFlag = flag.Duration("sim.shrink", time.Minute, "time for shrinking a failure")
+	verbose    = flag.Bool("sim.v", false, "print every seed with its time and result")
+)
+
+// defaultTime is how long a run without flags takes on all cores together.
+const defaultTime = 20 * time.Second
+
+// replays is how often a replayed case runs until it fails.
+const replays = 10
+
+// TestSim runs the worlds that the flags name, or a few.
+func TestSim(t *testing.T) {
+	sum := new(tally)
+	defer func() {
+		t.Log(sum.totals())
+		if *tallyFlag != "" {
+			if err := sum.totals().addTo(*tallyFlag); err != nil {
+				t.Error(err)
+			}
+		}
+	}()
+	switch {
+	case *replayFlag != "":
+		replay(t, *replayFlag, sum)
+	case *seedFlag != 0 && *forFlag == 0:
+		replay(t, cut{seed: *seedFlag}.String(), sum)
+	case *forFlag != 0:
+		runFor(t, max(*seedFlag, 1), *forFlag, sum)
+	default:
+		runFor(t, 1, defaultTime/time.Duration(runtime.GOMAXPROCS(0)), sum)
+	}
+}
+
+// TestCases runs the kept cases: each was a bug.
+func TestCases(t *testing.T) {
+	if *forFlag != 0 || *seedFlag != 0 || *replayFlag != "" {
+		t.Skip("the flags name other worlds")
+	}
+	f, err := os.Open("testdata/cases.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close() //nolint:errcheck // only read
+	for lines := bufio.NewScanner(f); lines.Scan(); {
+		line := lines.Text()
+		if line == "" || strings.HasPrefix(line, "#") {
+			continue
+		}
+		c, err := parseCut(line)
+		if err != nil {
+			t.Fatal(err)
+		}
+		report(t, c, runBubble(t, c, new(tally)))
+	}
+}
+
+// TestCutText: a replay line is read as it was written.
+func TestCutText(t *testing.T) {
+	want := cut{seed: 7, nodes: 2, events: 30, off: []fault{answerLost, sinkPanic}}
+	got, err := parseCut(want.String())
+	if err != nil || got.String() != want.String() {
+		t.Errorf("got %v, %v, want %v", got, err, want)
+	}
+	for _, text := range []string{"seed=x", "off=nothing", "what=1"} {
+		if _, err := parseCut(text); err == nil {
+			t.Errorf("%s: no error", text)
+		}
+	}
+}
+
+// runBubble runs a cut in a bubble of its own.
+func runBubble(t *testing.T, c cut, sum *tally) (f *failure) {
+	defer func() {
+		if v := recover(); v != nil {
+			f = &failure{rule: "panic", text: fmt.Sprint(v)}
+		}
+	}()
+	synctest.Test(t, func(*testing.T) { f = run(c, sum) })
+	return f
+}
+
+// replay runs a case until it fails, a few times.
+func replay(t *testing.T, text string, sum *tally) {
+	c, err := parseCut(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range replays {
+		if f := runBubble(t, c, sum); f != nil {
+			report(t, c, f)
+			return
+		}
+	}
+}
+
+// runFor runs worlds on all cores until the time is over or one fails.
+func runFor(t *testing.T, first uint64, d time.Duration, sum *tally) {
+	var next atomic.Uint64
+	next.Store(first)
+	var once sync.Once
+	var failed atomic.Bool
+	until := time.Now().Add(d)
+	var all sync.WaitGroup
+	for range runtime.GOMAXPROCS(0) {
+		all.Go(func() {
+			for time.Now().Before(until) && !failed.Load() {
+				c := cut{seed: next.Add(1) - 1}
+				began := time.Now()
+				f := runBubble(t, c, sum)
+				if *verbose {
+					fmt.Printf("seed %d took %v: %v\n", c.seed, time.Since(began).Round(time.Millisecond), f)
+				}
+				if f != nil {
+					failed.Store(true)
+					once.Do(func() { shrinkAndReport(t, c, f) })
+				}
+			}
+		})
+	}
+	all.Wait()
+}
+
+// shrinkAndReport prints a failure and the smallest case that shows it.
+func shrinkAndReport(t *testing.T, c cut, f *failure) {
+	t.Helper()
+	fmt.Printf("seed %d fails: %v\n", c.seed, f) // now: shrinking takes a while
+	until := time.Now().Add(*shrinkFlag)
+	c, f = shrink(c, f, func(c cut) *failure { return runBubble(t, c, new(tally)) }, func() bool { return time.Now().Before(until) })
+	report(t, c, f)
+}
+
+// report prints a failure.
+func report(t *testing.T, c cut, f *failure) {
+	t.Helper()
+	if f == nil {
+		return
+	}
+	p := newPlan(c)
+	t.Errorf("%v\n-sim.replay=%v\n%s\n%s", f, c, p.describe(), strings.Join(f.lines, "\n"))
+}
