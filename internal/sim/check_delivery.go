@@ -13,10 +13,17 @@ import (
 
 // committed notes a committed event. Mu is held.
 func (w *world) committed(p *process, ev *event, lane int, early bool) {
-	w.note(p, "committed", ev, int64(lane), 0, "")
+	note := ""
+	if ev.delay > 0 {
+		note = "delayed " + ev.delay.String()
+	}
+	w.note(p, "committed", ev, int64(lane), 0, note)
 	ev.state, ev.commitAt = pending, w.now()
 	w.pending++
 	w.tally.events.Add(1)
+	if early {
+		w.lanes[lane].lateAt = w.now()
+	}
 	if ev.delay > 0 {
 		from := w.start.Add(ev.commitAt)
 		if early {
@@ -54,20 +61,21 @@ func (w *world) began(p *process, batch []waybill.Delivery) []*flight {
 			continue
 		}
 		w.tally.deliveries.Add(1)
-		w.note(p, "begins", ev, d.Position.Epoch, int64(d.Attempt), suspectNote(d))
+		suspect := ev.counted == lease{p, d.Position.Epoch}
+		w.note(p, "begins", ev, d.Position.Epoch, int64(d.Attempt), suspectNote(suspect))
 		w.checkLease(p, d, ev)
-		w.checkRow(p, d, ev)
+		w.checkRow(p, d, ev, suspect)
 		w.checkRepeated(p, d, ev)
-		w.checkSuspect(p, d, ev)
-		flights[i] = &flight{p: p, epoch: d.Position.Epoch}
+		w.checkSuspect(p, d, ev, suspect)
+		flights[i] = &flight{p: p, epoch: d.Position.Epoch, at: w.now()}
 		ev.flights = append(ev.flights, flights[i])
 		p.flying[flights[i]] = ev
 	}
 	return flights
 }
 
-func suspectNote(d *waybill.Delivery) string {
-	if d.Suspect {
+func suspectNote(suspect bool) string {
+	if suspect {
 		return "suspect"
 	}
 	return ""
@@ -91,17 +99,29 @@ func (w *world) checkCall(p *process, batch []waybill.Delivery) {
 		if ev == nil || ev.agg == nil {
 			continue
 		}
-		for _, other := range p.flying {
-			if other.agg == ev.agg {
-				w.fail("order", ev, "%v delivers it beside %v", p, other)
+		for f, other := range p.flying {
+			if other.agg == ev.agg && f.epoch == batch[i].Position.Epoch {
+				w.fail(concurrent(ev, other, f), ev, "%v delivers it beside %v", p, other)
 			}
 		}
 		for j := range i {
 			if other := w.byID[batch[j].ID]; other != nil && other.agg == ev.agg {
-				w.fail("order", ev, "%v delivers it in a batch with %v", p, other)
+				w.fail(concurrent(ev, other, &flight{}), ev, "%v delivers it in a batch with %v", p, other)
 			}
 		}
 	}
+}
+
+// concurrent names the rule that two events of an aggregate are never with the
+// sink at a time, by the way in which they came together.
+func concurrent(a, b *event, f *flight) string {
+	switch by := (lease{f.p, f.epoch}); {
+	case a.delay > 0 || b.delay > 0:
+		return "concurrent-delayed"
+	case f.p != nil && (a.counted == by || b.counted == by):
+		return "concurrent-suspect"
+	}
+	return "concurrent"
 }
 
 func or(n, def int) int {
@@ -130,7 +150,7 @@ func (w *world) checkLease(p *process, d *waybill.Delivery, ev *event) {
 
 // checkRow: the delivery is due, and its attempt follows from the row. Mu is
 // held.
-func (w *world) checkRow(p *process, d *waybill.Delivery, ev *event) {
+func (w *world) checkRow(p *process, d *waybill.Delivery, ev *event, suspect bool) {
 	switch ev.state {
 	case written, rolledBack:
 		w.fail("phantom", ev, "is delivered by %v; it is %v", p, ev.state)
@@ -147,11 +167,11 @@ func (w *world) checkRow(p *process, d *waybill.Delivery, ev *event) {
 		w.fail("early", ev, "is delivered by %v %v before it is due", p, early)
 	}
 	want := ev.attempts + 1
-	if d.Suspect {
+	if suspect {
 		want = ev.attempts
 	}
 	if d.Attempt != want && !ev.unsure {
-		w.fail("attempts", ev, "is delivered by %v as attempt %d, want %d (suspect %v)", p, d.Attempt, want, d.Suspect)
+		w.fail("attempts", ev, "is delivered by %v as attempt %d, want %d (suspect %v)", p, d.Attempt, want, suspect)
 	}
 }
 
@@ -174,13 +194,22 @@ func (w *world) checkRepeated(p *process, d *waybill.Delivery, ev *event) {
 
 // checkSuspect: an event that was in flight when its lane changed its owner is
 // delivered as a suspect. Mu is held.
-func (w *world) checkSuspect(p *process, d *waybill.Delivery, ev *event) {
-	if d.Suspect || p.dead {
+func (w *world) checkSuspect(p *process, d *waybill.Delivery, ev *event, suspect bool) {
+	if suspect || p.dead {
 		return
 	}
 	for _, f := range ev.flights {
 		if f.epoch < d.Position.Epoch {
-			w.fail("suspects", ev, "is delivered by %v as innocent; it was in flight in %v under epoch %d", p, f.p, f.epoch)
+			if f.at < w.lanes[d.Position.Lane].lateAt {
+				// A transaction that committed late put rows in front of it, so
+				// that it may be outside the window of the dead owner.
+				continue
+			}
+			rule := "suspects"
+			if ev.agg != nil && ev.agg.counted == (lease{p, d.Position.Epoch}) {
+				rule = "suspects-behind" // an event in front of it was counted
+			}
+			w.fail(rule, ev, "is delivered by %v as innocent; it was in flight in %v under epoch %d", p, f.p, f.epoch)
 			return
 		}
 	}
@@ -208,15 +237,11 @@ func (w *world) gotFirst(p *process, ev *event, c int) {
 	if ev.state == written || ev.state == rolledBack {
 		w.fail("phantom", ev, "is delivered by %v; it is %v", p, ev.state)
 	}
-	if ev.agg == nil {
+	if ev.agg == nil || ev.delay > 0 { // a delayed event has no place of its own
 		return
 	}
 	list := ev.agg.waiting[c]
-	at := slices.Index(list, ev)
-	if at < 0 {
-		at = len(list) // delayed: it has no place of its own
-	}
-	for _, before := range list[:at] {
+	for _, before := range list[:max(slices.Index(list, ev), 0)] {
 		if before.commitAt < ev.wroteAt && !before.everDead && before.state != discarded && !ev.everDead {
 			w.fail("order", ev, "is delivered by %v before %v, which was committed before it was written", p, before)
 			return
@@ -262,7 +287,7 @@ func (w *world) returned(p *process, batch []waybill.Delivery, flights []*flight
 		}
 		ev.land(f)
 		decided := class == waybill.ClassDone || class == waybill.ClassRetry || class == waybill.ClassPermanent
-		if d.Suspect && decided && !o.undone {
+		if ev.counted == (lease{p, d.Position.Epoch}) && decided && !o.undone {
 			ev.flights = slices.DeleteFunc(ev.flights, func(x *flight) bool { return x.epoch < d.Position.Epoch })
 		}
 	}

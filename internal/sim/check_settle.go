@@ -22,7 +22,7 @@ func (w *world) acquired(p *process, owner waybill.ID, leases []driver.Lease, wi
 		if lease.Epoch <= l.epoch || lease.Token == l.token {
 			w.fail("fence", nil, "%v acquired lane %d with epoch %d after epoch %d", p, lease.Lane, lease.Epoch, l.epoch)
 		}
-		*l = laneModel{owner: owner, proc: p, epoch: lease.Epoch, token: lease.Token, window: window}
+		*l = laneModel{owner: owner, proc: p, epoch: lease.Epoch, token: lease.Token, window: window, lateAt: l.lateAt}
 	}
 }
 
@@ -97,14 +97,35 @@ func (w *world) settled(p *process, t *driver.Settlement, out *driver.Settled) {
 			if !repeated && !ev.unsure && ev.lostAt.IsZero() {
 				check(ev, o, r)
 			}
+			w.count(p, ev, o, r, kind == "retry" && t.Durable)
 			o.settled, o.last = true, &as
-			ev.attempts = r.Attempts
+			if kind != "done" {
+				ev.attempts = r.Attempts
+			}
 		}
 	}
 	each("done", t.Done, func(ev *event, o *outcome, r *driver.Result) { w.checkDone(p, ev, o, w.lanes[r.Lane].epoch) })
 	each("retry", t.Retry, func(ev *event, o *outcome, r *driver.Result) { w.checkRetry(p, ev, o, r) })
 	each("dead", t.Dead, func(ev *event, o *outcome, r *driver.Result) { w.checkDead(p, ev, o, r) })
 	w.apply(t, moved)
+}
+
+// count notes whether a settlement counted the attempt of a suspect in advance.
+// Mu is held.
+func (w *world) count(p *process, ev *event, o *outcome, r *driver.Result, durable bool) {
+	by := lease{p, w.lanes[r.Lane].epoch}
+	switch {
+	case o.fresh(by.epoch) || r.Attempts < ev.attempts:
+		ev.counted = lease{}
+	case r.Attempts > ev.attempts:
+		ev.counted = by
+		if ev.agg != nil {
+			ev.agg.counted = by
+		}
+		if !durable {
+			w.fail("attempts", ev, "is counted by %v before its delivery, and the count is not durable", p)
+		}
+	}
 }
 
 // apply changes the model like the tables. Mu is held.

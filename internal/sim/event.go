@@ -45,6 +45,9 @@ type event struct {
 	doneReplay int
 	lostAt     time.Time // when a restart last lost a settlement of it
 	unsure     bool      // a settlement of it was applied late
+	// counted is the lease under which the event's attempt was counted before
+	// its delivery: it is a suspect.
+	counted lease
 
 	tries    [2]int // calls of each sink with it
 	got      [2]int // times that each sink got it
@@ -62,10 +65,17 @@ func (ev *event) String() string {
 	return fmt.Sprintf("event %d (aggregate %d)", ev.no, ev.agg.no)
 }
 
+// lease is the lease of a process on a lane.
+type lease struct {
+	p     *process
+	epoch int64
+}
+
 // flight is a delivery that has begun and not returned.
 type flight struct {
 	p       *process
 	epoch   int64
+	at      time.Duration
 	crashed bool // the process died during the delivery
 }
 

@@ -12,8 +12,8 @@ import (
 
 // run runs the world of a cut to its end. It must be called in a bubble, and
 // returns the first violation, or nil.
-func run(c cut, t *tally) *failure {
-	w, err := newWorld(newPlan(c), t)
+func run(c cut, t *tally, ignored map[string]bool) *failure {
+	w, err := newWorld(newPlan(c), t, ignored)
 	if err != nil {
 		return &failure{rule: "start", text: err.Error()}
 	}

@@ -30,20 +30,28 @@ type session struct {
 
 // Begin implements [driver.Beginner].
 func (c *conn) Begin(ctx context.Context, opts *sql.TxOptions) (driver.Session[Tx], error) {
-	return do(ctx, c, callBegin, false, func(ctx context.Context) (driver.Session[Tx], error) {
+	var x *session
+	_, err := do(ctx, c, callBegin, false, func(ctx context.Context) (nothing, error) {
 		inner, err := c.s.base.Begin(ctx, opts)
 		if err != nil {
-			return nil, err
+			return nothing{}, err
 		}
-		x := &session{Session: inner, c: c, early: isEarly(ctx)}
+		x = &session{Session: inner, c: c, early: isEarly(ctx)}
 		c.s.w.lock(func(*world) {
 			c.s.opened++
 			x.no = c.s.opened
 			c.s.open[x] = struct{}{}
 			c.s.byTx[x.Tx()] = x
 		})
-		return x, nil
+		return nothing{}, nil
 	})
+	if err != nil && x != nil {
+		x.rollBack() // the server notices that the connection is gone
+	}
+	if err != nil {
+		return nil, err
+	}
+	return x, nil
 }
 
 type earlyKey struct{}

@@ -20,6 +20,7 @@ var (
 	replayFlag = flag.String("sim.replay", "", "run one shrunk case, as a failure printed it")
 	tallyFlag  = flag.String("sim.tally", "", "add the tally to this file")
 	shrinkFlag = flag.Duration("sim.shrink", time.Minute, "time for shrinking a failure")
+	ignoreFlag = flag.String("sim.ignore", "", "rules that do not count, separated by commas: to look behind a known failure")
 	verbose    = flag.Bool("sim.v", false, "print every seed with its time and result")
 )
 
@@ -96,7 +97,11 @@ func runBubble(t *testing.T, c cut, sum *tally) (f *failure) {
 			f = &failure{rule: "panic", text: fmt.Sprint(v)}
 		}
 	}()
-	synctest.Test(t, func(*testing.T) { f = run(c, sum) })
+	ignored := make(map[string]bool)
+	for rule := range strings.SplitSeq(*ignoreFlag, ",") {
+		ignored[rule] = true
+	}
+	synctest.Test(t, func(*testing.T) { f = run(c, sum, ignored) })
 	return f
 }
 

@@ -16,7 +16,7 @@ type step struct {
 }
 
 // traceSize is the number of steps that a world remembers.
-const traceSize = 1 << 14
+const traceSize = 1 << 18
 
 // trace holds the last steps of a world.
 type trace struct {
@@ -34,7 +34,7 @@ func (t *trace) add(s step) {
 }
 
 // maxLines is the number of steps that a failure prints.
-const maxLines = 80
+const maxLines = 400
 
 // about returns the last steps that concern an event: those of its aggregate,
 // and those of processes and the server.
