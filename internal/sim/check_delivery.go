@@ -21,9 +21,6 @@ func (w *world) committed(p *process, ev *event, lane int, early bool) {
 	ev.state, ev.commitAt = pending, w.now()
 	w.pending++
 	w.tally.events.Add(1)
-	if early {
-		w.lanes[lane].lateAt = w.now()
-	}
 	if ev.delay > 0 {
 		from := w.start.Add(ev.commitAt)
 		if early {
@@ -199,15 +196,10 @@ func (w *world) checkSuspect(p *process, d *waybill.Delivery, ev *event, suspect
 		return
 	}
 	for _, f := range ev.flights {
-		if f.epoch < d.Position.Epoch {
-			if f.at < w.lanes[d.Position.Lane].lateAt {
-				// A transaction that committed late put rows in front of it, so
-				// that it may be outside the window of the dead owner.
-				continue
-			}
+		if f.epoch < d.Position.Epoch && f.inWindow {
 			rule := "suspects"
-			if ev.agg != nil && ev.agg.counted == (lease{p, d.Position.Epoch}) {
-				rule = "suspects-behind" // an event in front of it was counted
+			if ev.agg != nil && ev.agg.heldAt > f.at {
+				rule = "suspects-behind" // an event in front of it held the aggregate
 			}
 			w.fail(rule, ev, "is delivered by %v as innocent; it was in flight in %v under epoch %d", p, f.p, f.epoch)
 			return

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"context"
 	"slices"
 	"time"
 
@@ -19,10 +20,16 @@ func (w *world) acquired(p *process, owner waybill.ID, leases []driver.Lease, wi
 		if end := w.expires[l.owner]; !l.owner.IsZero() && time.Now().Before(end) {
 			w.fail("fence", nil, "%v acquired lane %d, which %v owns for %v", p, lease.Lane, l.proc, time.Until(end))
 		}
+		if unclean := l.dirty || !l.owner.IsZero(); lease.Unclean != unclean {
+			w.fail("fence", nil, "%v acquired lane %d; the last owner left it unclean: %v, says the store: %v", p, lease.Lane, unclean, lease.Unclean)
+		}
+		if lease.Unclean {
+			w.suspect(lease)
+		}
 		if lease.Epoch <= l.epoch || lease.Token == l.token {
 			w.fail("fence", nil, "%v acquired lane %d with epoch %d after epoch %d", p, lease.Lane, lease.Epoch, l.epoch)
 		}
-		*l = laneModel{owner: owner, proc: p, epoch: lease.Epoch, token: lease.Token, window: window, lateAt: l.lateAt}
+		*l = laneModel{owner: owner, proc: p, epoch: lease.Epoch, token: lease.Token, window: window}
 	}
 }
 
@@ -38,7 +45,35 @@ func (w *world) released(p *process, leases []driver.Lease, dirty bool) {
 			note = "unclean"
 		}
 		w.note(p, "released", nil, int64(lease.Lane), lease.Epoch, note)
-		l.owner, l.proc = waybill.ID{}, nil
+		l.owner, l.proc, l.dirty = waybill.ID{}, nil, dirty
+	}
+}
+
+// suspect notes which events in flight are among the first rows of a lane: a
+// new owner must suspect those. Transactions that committed late, or a
+// destination that has come back, may have put more rows in front of an event
+// than a window has. Mu is held.
+func (w *world) suspect(lease driver.Lease) {
+	s, ctx := w.server, context.Background()
+	first := make(map[waybill.ID]bool)
+	rows, _ := s.base.Sweep(ctx, []driver.Cursor{{Lane: lease.Lane}}, lease.Window+s.hiddenOf(lease.Lane))
+	n := 0
+	for i := range rows {
+		if _, hidden := s.hidden[rows[i].ID]; !hidden && n < lease.Window {
+			n++
+			first[rows[i].ID] = true
+		}
+	}
+	due, _ := s.base.Due(ctx, []int{lease.Lane}, lease.Window)
+	for i := range due.Rows {
+		first[due.Rows[i].ID] = true
+	}
+	for id := range first {
+		if ev := w.byID[id]; ev != nil {
+			for _, f := range ev.flights {
+				f.inWindow = true
+			}
+		}
 	}
 }
 
@@ -48,7 +83,7 @@ func (w *world) left(p *process, owner waybill.ID) {
 	for i := range w.lanes {
 		if l := &w.lanes[i]; l.owner == owner {
 			w.note(p, "left", nil, int64(i), l.epoch, "")
-			l.owner, l.proc = waybill.ID{}, nil
+			l.owner, l.proc, l.dirty = waybill.ID{}, nil, true
 		}
 	}
 }
@@ -99,6 +134,9 @@ func (w *world) settled(p *process, t *driver.Settlement, out *driver.Settled) {
 			}
 			w.count(p, ev, o, r, kind == "retry" && t.Durable)
 			o.settled, o.last = true, &as
+			if kind != "done" && ev.agg != nil {
+				ev.agg.heldAt = w.now()
+			}
 			if kind != "done" {
 				ev.attempts = r.Attempts
 			}
@@ -119,9 +157,6 @@ func (w *world) count(p *process, ev *event, o *outcome, r *driver.Result, durab
 		ev.counted = lease{}
 	case r.Attempts > ev.attempts:
 		ev.counted = by
-		if ev.agg != nil {
-			ev.agg.counted = by
-		}
 		if !durable {
 			w.fail("attempts", ev, "is counted by %v before its delivery, and the count is not durable", p)
 		}

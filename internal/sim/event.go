@@ -77,6 +77,9 @@ type flight struct {
 	epoch   int64
 	at      time.Duration
 	crashed bool // the process died during the delivery
+	// inWindow: a later owner of the lane took it over while the event was
+	// among the first rows, which are suspects.
+	inWindow bool
 }
 
 // outcome is the result of the last delivery of an event by a process.

@@ -53,7 +53,7 @@ type laneModel struct {
 	epoch  int64
 	token  waybill.ID
 	window int
-	lateAt time.Duration // of the last commit of a transaction that drew its seqs before
+	dirty  bool // released with deliveries in flight
 }
 
 // aggregate is an aggregate and its events that no sink has got yet.
@@ -62,7 +62,7 @@ type aggregate struct {
 	name    store.Aggregate
 	mu      sync.Mutex // the row lock of its transactions
 	waiting [2][]*event
-	counted lease // under which the attempt of an event was last counted in advance
+	heldAt  time.Duration // when one of its events was last put off, counted or dead
 }
 
 // failure is the first violation that a checker found.
