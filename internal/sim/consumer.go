@@ -83,7 +83,7 @@ func (w *world) effect(p *process, ev *event) {
 // broker is a queue between the sink and the consumers. It delivers at least
 // once, in any order.
 type broker struct {
-	queue []message
+	queue []*message
 	busy  int // messages with consumers
 }
 
@@ -100,25 +100,26 @@ func (w *world) publish(ev waybill.Event, m *event) {
 	if w.happens(messageReordered, m.no, m.got[0]) {
 		after = after.Add(time.Duration(w.roll("reordered", m.no) * float64(w.plan.maxPut)))
 	}
-	w.broker.queue = append(w.broker.queue, message{ev: ev, after: after})
+	w.broker.queue = append(w.broker.queue, &message{ev: ev, after: after})
 	if w.happens(messageTwice, m.no, m.got[0]) {
-		w.broker.queue = append(w.broker.queue, message{ev: ev, after: after})
+		w.broker.queue = append(w.broker.queue, &message{ev: ev, after: after})
 	}
 }
 
 // take returns a message that is due.
-func (w *world) take() (message, bool) {
+func (w *world) take() *message {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	now := time.Now()
-	for i, m := range w.broker.queue {
+	q, now := w.broker.queue, time.Now()
+	for i, m := range q {
 		if !m.after.After(now) {
-			w.broker.queue = append(w.broker.queue[:i:i], w.broker.queue[i+1:]...)
+			q[i] = q[len(q)-1]
+			w.broker.queue = q[:len(q)-1]
 			w.broker.busy++
-			return m, true
+			return m
 		}
 	}
-	return message{}, false
+	return nil
 }
 
 // consume takes messages until the process ends.
@@ -126,8 +127,8 @@ func (p *process) consume(g *inbox.Group[Tx]) {
 	w := p.w
 	for p.sleep(p.ctx, 20*time.Millisecond) == nil {
 		for !p.isDead() {
-			m, ok := w.take()
-			if !ok {
+			m := w.take()
+			if m == nil {
 				break
 			}
 			d := waybill.Delivery{Event: m.ev, Attempt: 1, Uncounted: true, Suspect: m.tries > 0}
@@ -138,7 +139,7 @@ func (p *process) consume(g *inbox.Group[Tx]) {
 }
 
 // acknowledge removes a message that is done, and delivers any other one again.
-func (w *world) acknowledge(p *process, m message, err error) {
+func (w *world) acknowledge(p *process, m *message, err error) {
 	class, delay := waybill.Classify(err)
 	w.lock(func(*world) {
 		w.broker.busy--

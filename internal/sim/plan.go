@@ -140,6 +140,9 @@ func (p *plan) drawSize(s *stream) {
 	p.writers = 1 + s.n(3)
 	p.destinations = 1 + s.n(4)
 	p.sink = pick(s, plainSink, destinationSink, destinationSink, orderedSink, orderedSink, serialSink, fanSink, routeSink, brokerSink, groupSink, groupSink)
+	if p.events > 5000 && p.sink >= brokerSink {
+		p.sink = orderedSink
+	}
 	p.locks = !s.chance(0.15)
 	p.knowsWriters = !s.chance(0.1)
 	p.latency = pick(s, 100*time.Microsecond, time.Millisecond, 5*time.Millisecond)

@@ -45,7 +45,11 @@ func TestSim(t *testing.T) {
 	case *replayFlag != "":
 		replay(t, *replayFlag, sum)
 	case *seedFlag != 0 && *forFlag == 0:
-		replay(t, cut{seed: *seedFlag}.String(), sum)
+		c := cut{seed: *seedFlag}
+		if p := newPlan(c); *verbose {
+			fmt.Println(p.describe())
+		}
+		report(t, c, runBubble(t, c, sum))
 	case *forFlag != 0:
 		runFor(t, max(*seedFlag, 1), *forFlag, sum)
 	default:
