@@ -88,24 +88,27 @@ func (w *world) checkCall(p *process, batch []waybill.Delivery) {
 	if limit := or(c.BatchSize, 500); len(batch) > limit {
 		w.fail("limits", nil, "%v has a batch of %d, want at most %d", p, len(batch), limit)
 	}
-	if w.plan.sink == orderedSink {
-		return
-	}
 	for i := range batch {
-		ev := w.byID[batch[i].ID]
-		if ev == nil || ev.agg == nil {
+		if ev := w.byID[batch[i].ID]; ev != nil && ev.agg != nil {
+			w.checkAlone(p, batch[:i], ev, batch[i].Position.Epoch)
+		}
+	}
+}
+
+// checkAlone: two events of an aggregate are never with the sink at a time; an
+// ordered sink gets several in one batch, unless they are delayed. Mu is held.
+func (w *world) checkAlone(p *process, before []waybill.Delivery, ev *event, epoch int64) {
+	for f, other := range p.flying {
+		if other.agg == ev.agg && f.epoch == epoch {
+			w.fail(concurrent(ev, other, f), ev, "%v delivers it beside %v", p, other)
+		}
+	}
+	for j := range before {
+		other := w.byID[before[j].ID]
+		if other == nil || other.agg != ev.agg || w.plan.sink == orderedSink && ev.delay == 0 && other.delay == 0 {
 			continue
 		}
-		for f, other := range p.flying {
-			if other.agg == ev.agg && f.epoch == batch[i].Position.Epoch {
-				w.fail(concurrent(ev, other, f), ev, "%v delivers it beside %v", p, other)
-			}
-		}
-		for j := range i {
-			if other := w.byID[batch[j].ID]; other != nil && other.agg == ev.agg {
-				w.fail(concurrent(ev, other, &flight{}), ev, "%v delivers it in a batch with %v", p, other)
-			}
-		}
+		w.fail(concurrent(ev, other, &flight{}), ev, "%v delivers it in a batch with %v", p, other)
 	}
 }
 
@@ -235,7 +238,11 @@ func (w *world) gotFirst(p *process, ev *event, c int) {
 	list := ev.agg.waiting[c]
 	for _, before := range list[:max(slices.Index(list, ev), 0)] {
 		if before.commitAt < ev.wroteAt && !before.everDead && before.state != discarded && !ev.everDead {
-			w.fail("order", ev, "is delivered by %v before %v, which was committed before it was written", p, before)
+			rule := "order"
+			if ev.agg.together {
+				rule = "order-together" // two of its events were with the sink at a time
+			}
+			w.fail(rule, ev, "is delivered by %v before %v, which was committed before it was written", p, before)
 			return
 		}
 	}

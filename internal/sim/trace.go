@@ -34,7 +34,7 @@ func (t *trace) add(s step) {
 }
 
 // maxLines is the number of steps that a failure prints.
-const maxLines = 400
+const maxLines = 100
 
 // about returns the last steps that concern an event: those of its aggregate,
 // and those of processes and the server.

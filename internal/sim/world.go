@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -62,7 +63,9 @@ type aggregate struct {
 	name    store.Aggregate
 	mu      sync.Mutex // the row lock of its transactions
 	waiting [2][]*event
-	heldAt  time.Duration // when one of its events was last put off, counted or dead
+	// together: two of its events were with the sink at a time.
+	together bool
+	heldAt   time.Duration // when one of its events was last put off, counted or dead
 }
 
 // failure is the first violation that a checker found.
@@ -151,6 +154,9 @@ func (w *world) sleep(ctx context.Context, d time.Duration) error {
 
 // fail records a violation and ends the world. Mu is held.
 func (w *world) fail(rule string, ev *event, format string, args ...any) {
+	if strings.HasPrefix(rule, "concurrent") && ev != nil && ev.agg != nil {
+		ev.agg.together = true
+	}
 	if w.ended || w.ignored[rule] {
 		return
 	}
