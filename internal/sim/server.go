@@ -58,6 +58,7 @@ type eventState struct {
 	dueAt      time.Time
 	doneEpoch  int64
 	doneReplay int
+	counted    lease
 }
 
 func newServer(w *world) (*server, error) {
@@ -185,7 +186,10 @@ func (s *server) lose() {
 				s.w.pending++
 			}
 			ev.state, ev.attempts, ev.dueAt, ev.doneEpoch, ev.doneReplay = b.state, b.attempts, b.dueAt, b.doneEpoch, b.doneReplay
-			ev.lostAt = time.Now()
+			ev.counted, ev.lostAt = b.counted, time.Now()
+			if o := ev.outcomeOf(a.p); o != nil {
+				o.settled = false
+			}
 			s.w.note(a.p, "settlement lost", ev, int64(ev.attempts), 0, "")
 		}
 		s.w.tally.fault(settlementLost)
@@ -245,7 +249,7 @@ func (s *server) settleLater(ctx context.Context, p *process, t driver.Settlemen
 		if ev := s.w.byID[r.ID]; ev != nil && held(r) && ev.state == pending && ev.replay == r.Replay {
 			out.Moved = append(out.Moved, r.ID)
 			s.hide(r.ID, r.Lane)
-			before = append(before, eventState{ev, ev.state, ev.attempts, ev.dueAt, ev.doneEpoch, ev.doneReplay})
+			before = append(before, eventState{ev, ev.state, ev.attempts, ev.dueAt, ev.doneEpoch, ev.doneReplay, ev.counted})
 		}
 	}
 	moved := func(r driver.Result) bool { return slices.Contains(out.Moved, r.ID) }
