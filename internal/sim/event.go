@@ -35,6 +35,7 @@ type event struct {
 	delay    time.Duration // asked for by the writer
 	dueAt    time.Time     // the earliest delivery
 	poison   bool
+	told     state // what the outbox told its hook: pending or rolledBack
 
 	state    state
 	everDead bool

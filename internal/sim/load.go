@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/outbox"
 )
 
 // write runs a writer of a node: transactions until the share of the world's
@@ -52,10 +53,12 @@ func (w *world) transaction(n *node, s *stream, size int) {
 	if x.late > 0 {
 		ctx = early(ctx)
 	}
+	wrote := false
 	err := p.box.InTx(ctx, func(ctx context.Context, tx Tx) error {
 		if err := p.box.Write(ctx, tx, x.events...); err != nil {
 			return err
 		}
+		wrote = true
 		if x.savepoint {
 			if err := w.savepoint(ctx, p, tx, s); err != nil {
 				return err
@@ -71,6 +74,40 @@ func (w *world) transaction(n *node, s *stream, size int) {
 	})
 	if errors.Is(err, waybill.ErrUncertain) {
 		w.resolve(p, x.events)
+	} else if wrote {
+		w.checkTold(x.events, err == nil)
+	}
+}
+
+// hook notes what the outbox tells about its transactions.
+func (w *world) hook() outbox.Hook {
+	tell := func(evs []waybill.Event, as state) {
+		w.lock(func(*world) {
+			for i := range evs {
+				if ev := w.byID[evs[i].ID]; ev != nil {
+					ev.told = as
+				}
+			}
+		})
+	}
+	return outbox.Hook{
+		AfterCommit:   func(_ context.Context, info outbox.AfterCommitInfo) { tell(info.Events, pending) },
+		AfterRollback: func(_ context.Context, info outbox.AfterRollbackInfo) { tell(info.Events, rolledBack) },
+	}
+}
+
+// checkTold: the hooks of the outbox are told how each transaction ended.
+func (w *world) checkTold(evs []waybill.Event, committed bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for i := range evs {
+		ev := w.byID[evs[i].ID]
+		if is := ev.state != written && ev.state != rolledBack; is != committed {
+			w.fail("outbox", ev, "is committed, says InTx: %v; it is %v", committed, ev.state)
+		}
+		if want := map[bool]state{true: pending, false: rolledBack}[committed]; ev.told != want {
+			w.fail("outbox", ev, "is %v, and the hook was told: %v", want, ev.told)
+		}
 	}
 }
 

@@ -132,7 +132,7 @@ func (p *plan) drawSize(s *stream) {
 	switch size := s.float(); {
 	case size < 0.70:
 		p.events, p.txEvents, p.aggregates = 10+s.n(250), 1+s.n(4), 1+s.n(8)
-	case size < 0.93:
+	case size < 0.88:
 		p.events, p.txEvents, p.aggregates = 300+s.n(1500), 1+s.n(20), 1+s.n(60)
 	default:
 		p.events, p.txEvents, p.aggregates = 8000+s.n(25000), 100+s.n(400), 50+s.n(2000)
@@ -184,7 +184,7 @@ func (p *plan) drawRelay(s *stream) {
 	if poll == 0 {
 		poll = 2 * time.Second
 	}
-	p.storm = min(s.about(5*time.Second, 4*time.Hour), 1500*poll)
+	p.storm = min(s.about(5*time.Second, 4*time.Hour), 1500*poll, 5000*min(c.Lease/3, time.Second))
 	p.maxPut = min(s.about(10*time.Millisecond, 10*time.Minute), p.storm)
 	p.chaos = s.about(p.storm/100, p.storm)
 }

@@ -65,7 +65,7 @@ func (n *node) start() (*process, error) {
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	roles := testroles.Of[Tx](p.conn)
 	var err error
-	if p.box, err = outbox.New(roles, outbox.Config{Logger: slog.New(slog.DiscardHandler)}); err != nil {
+	if p.box, err = outbox.New(roles, outbox.Config{Logger: slog.New(slog.DiscardHandler), Hooks: []outbox.Hook{w.hook()}}); err != nil {
 		return nil, err
 	}
 	cfg := w.plan.relay

@@ -97,7 +97,7 @@ func hunt(ctx context.Context, wanted func(mutants.Mutant) bool, verbose bool, o
 	if err != nil {
 		return 0, err
 	}
-	dir, err := copyOf(ctx, root)
+	dir, err := mutants.Copy(ctx, root)
 	if err != nil {
 		return 0, err
 	}
@@ -165,36 +165,6 @@ func judge(text string, err error) (verdict string) {
 		return killed
 	}
 	return "no build" // a mutant that does not compile proves nothing
-}
-
-// copyOf copies the repository's files, including uncommitted changes, into a
-// temporary folder.
-func copyOf(ctx context.Context, root string) (string, error) {
-	list, err := output(ctx, root, "git", "ls-files", "-z", "--cached", "--others", "--exclude-standard")
-	if err != nil {
-		return "", err
-	}
-	dir, err := os.MkdirTemp("", "waybill-mutants-")
-	if err != nil {
-		return "", err
-	}
-	for _, name := range strings.Split(strings.Trim(list, "\x00"), "\x00") {
-		data, err := os.ReadFile(filepath.Join(root, name))
-		if errors.Is(err, os.ErrNotExist) {
-			continue // deleted, not committed
-		}
-		if err != nil {
-			return "", err
-		}
-		target := filepath.Join(dir, name)
-		if err := os.MkdirAll(filepath.Dir(target), 0o755); err != nil {
-			return "", err
-		}
-		if err := os.WriteFile(target, data, 0o644); err != nil { //nolint:gosec // a source file
-			return "", err
-		}
-	}
-	return dir, nil
 }
 
 // output runs a command and returns its output.
