@@ -172,6 +172,9 @@ func (p *plan) drawRelay(s *stream) {
 	}
 	c.OnDead = pick(s, relay.Continue, relay.Block)
 	c.DeliverTimeout = pick(s, 0, 0, 50*time.Millisecond, 2*time.Second)
+	if p.sink == groupSink {
+		c.DeliverTimeout = 0 // a group rolls a batch back that takes longer, every time
+	}
 	c.Lease = pick(s, time.Second, 3*time.Second, 15*time.Second, 40*time.Second)
 	c.PollInterval = pick(s, 20*time.Millisecond, 200*time.Millisecond, 0, 10*time.Second)
 	c.Linger = pick(s, 0, 0, -1, 50*time.Millisecond)

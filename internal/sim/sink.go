@@ -161,7 +161,7 @@ func (s *sink) before(ctx context.Context, t try) error {
 	case is(sinkPanic):
 		panic("sim: the sink panics")
 	case is(sinkHang):
-		_ = s.p.sleep(ctx, 10*time.Minute)
+		_ = s.p.sleep(ctx, time.Duration(w.roll("hang", t.no, t.n)*float64(time.Minute)))
 		return errSink
 	case is(sinkLate):
 		_ = s.p.sleep(context.Background(), time.Duration(w.roll("late", t.no, t.n)*3*float64(w.plan.relay.Lease)))
