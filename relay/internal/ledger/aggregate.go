@@ -34,6 +34,8 @@ type aggregate struct {
 	lateWaiting bool
 	// following: the aggregate's rows are to be read again.
 	following bool
+	// wary is the number of rows that were passed over and stay suspect.
+	wary int
 }
 
 // holder is a row that holds an aggregate back.

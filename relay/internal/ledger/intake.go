@@ -33,6 +33,7 @@ func (g *Ledger) take(l *lane, row *store.Row, now time.Time) bool {
 	}
 	a := l.aggregate(agg)
 	if a.passes(row.Seq) {
+		l.suspicion.passBehind(a, row.ID, l.suspicion.of(row))
 		a.pass(row.Seq)
 		g.dropAnnounced(hot, observe.DropBlocked)
 		return true
@@ -257,6 +258,7 @@ func (g *Ledger) takeDue(l *lane, row *store.Row) bool {
 		g.evict(a)
 	}
 	if a.heldBefore(row.Seq) || !row.Holds && a.passed != 0 || len(a.queue) >= maxQueued {
+		l.suspicion.passBehind(a, row.ID, late)
 		a.lateWaiting = true
 		return false
 	}

@@ -105,6 +105,12 @@ func (it *Item) Suspect() bool { return it.suspect }
 
 func (it *Item) id() waybill.ID { return it.row.ID }
 
+// isNext reports whether no other event of the item's aggregate has to be
+// delivered first, or is in flight.
+func (it *Item) isNext() bool {
+	return it.agg == nil || it.agg.inFlight == 0 && len(it.agg.queue) > 0 && it.agg.queue[0] == it
+}
+
 // Attempt returns the number of the delivery, counted from 1.
 func (it *Item) Attempt() int {
 	if it.counted {

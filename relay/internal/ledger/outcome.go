@@ -215,10 +215,8 @@ func (g *Ledger) settledCount(it *Item) {
 	switch a := it.agg; {
 	case it.lane.draining:
 		g.uncount(it)
-	case a != nil && a.heldBefore(it.row.Seq):
-		a.lateWaiting = true // another event now comes first: this one is read again after it
-		g.uncount(it)
-		g.advance(a)
+	case a != nil && (a.heldBefore(it.row.Seq) || !it.isNext()):
+		g.uncountBehind(it) // another event now comes first
 	}
 }
 

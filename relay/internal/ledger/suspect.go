@@ -83,8 +83,8 @@ func (g *Ledger) CountSuspects(now time.Time) {
 	s := &g.suspects
 	for len(s.group) == 0 && len(s.list) > 0 {
 		it := s.next()
-		if it.state != waiting || it.lane.gone {
-			continue
+		if it.state != waiting || it.lane.gone || !it.isNext() {
+			continue // advance lets it take its turn when it is the next event
 		}
 		if name, down := g.down(&it.row.Event); down && !it.probe {
 			g.park(it, g.dests[name])
@@ -114,7 +114,7 @@ func (g *Ledger) fillGroup(limit int) {
 	attempts := s.group[0].row.Attempts
 	rest := s.list[:0]
 	for _, it := range s.list {
-		if len(s.group) < limit && !g.isAlone(it) && it.row.Attempts <= attempts && it.row.Err == nil && it.state == waiting && !it.lane.gone {
+		if len(s.group) < limit && !g.isAlone(it) && it.row.Attempts <= attempts && it.row.Err == nil && it.state == waiting && !it.lane.gone && it.isNext() {
 			s.group = append(s.group, it)
 			continue
 		}
@@ -153,13 +153,25 @@ func (g *Ledger) SuspectsReady() int {
 // limit.
 func (g *Ledger) NextSuspects(batch []*Item, limit int, now time.Time) []*Item {
 	g.now = now
-	for _, it := range g.suspects.group {
-		if len(batch) < limit && it.counted && it.state == waiting {
+	for _, it := range slices.Clone(g.suspects.group) {
+		switch {
+		case len(batch) == limit || !it.counted || it.state != waiting:
+		case !it.isNext():
+			g.uncountBehind(it)
+		default:
 			g.startDelivery(it)
 			batch = append(batch, it)
 		}
 	}
 	return batch
+}
+
+// uncountBehind takes back the attempt of a suspect that is not the next event
+// of its aggregate any more: it is read again after the other event.
+func (g *Ledger) uncountBehind(it *Item) {
+	it.agg.lateWaiting = true
+	g.uncount(it)
+	g.advance(it.agg)
 }
 
 // crashReason is the error of an event whose last attempt was used up by a

@@ -113,6 +113,18 @@ func (s *suspicion) pass(dest string, id waybill.ID, p *places) {
 	}
 }
 
+// passBehind keeps a row suspect that is passed over because it waits for a row
+// of its aggregate: an owner that crashed before that row was deferred may have
+// had both in flight, in one batch. An owner has no more than maxQueued events
+// of an aggregate in memory. The places stay free: the owner may as well have
+// passed over the row.
+func (s *suspicion) passBehind(a *aggregate, id waybill.ID, p *places) {
+	if _, known := s.wary[id]; !known && p.free > 0 && a.wary < maxQueued && len(s.wary) < maxWary/2 {
+		a.wary++
+		s.wary[id] = struct{}{}
+	}
+}
+
 // cleared lets rows that waited for a suspect's place continue.
 func (s *suspicion) cleared(it *Item) {
 	if it.place != nil {
