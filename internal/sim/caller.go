@@ -118,6 +118,9 @@ func (w *world) answer(ctx context.Context, p *process, r *request, tx Tx) (stri
 	if err := p.sleep(ctx, time.Duration(w.roll("operation", no, run)*float64(w.plan.sinkLatency))+1); err != nil {
 		return "", err
 	}
+	if w.happens(callerSlow, no, run) {
+		_ = p.sleep(context.Background(), time.Duration(w.roll("slow", no, run)*3*float64(w.plan.relay.Lease)))
+	}
 	if w.happens(callerDies, no, run) {
 		p.crash("in a request")
 		return "", errCrashed

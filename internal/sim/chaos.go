@@ -6,6 +6,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // chaos lets faults happen to the world from time to time, until the storm is
@@ -147,6 +148,25 @@ func (w *world) replay(ids []waybill.ID) {
 			ev.replay++
 			w.pending++
 			w.note(nil, "replayed", ev, int64(ev.replay), 0, "")
+		}
+	})
+}
+
+// replaySoon replays dead letters whose relay does not know yet that they are
+// dead: the answer to its settlement was lost.
+func (w *world) replaySoon(s *stream, results []driver.Result) {
+	if !w.draw(s, operatorReplay) || s.chance(0.5) {
+		return
+	}
+	var ids []waybill.ID
+	for i := range results {
+		ids = append(ids, results[i].ID)
+	}
+	d := s.between(0, 100*time.Millisecond)
+	w.all.Go(func() {
+		if w.sleep(context.Background(), d) == nil {
+			w.server.flush()
+			w.replay(ids)
 		}
 	})
 }

@@ -121,7 +121,7 @@ func (w *world) settled(p *process, t *driver.Settlement, out *driver.Settled) {
 				continue
 			}
 			w.note(p, "settled "+kind, ev, int64(r.Attempts), int64(r.Delay), r.Error)
-			w.checkMoved(p, ev, r)
+			w.checkMoved(p, ev, r, kind)
 			o := ev.outcomeOf(p)
 			if o == nil {
 				o = &outcome{p: p, settled: true}
@@ -193,10 +193,14 @@ func (w *world) settleEvent(ev *event, to state, epoch int64) {
 	ev.state, ev.doneEpoch, ev.doneReplay = to, epoch, ev.replay
 }
 
-// checkMoved: only a pending event is settled. Mu is held.
-func (w *world) checkMoved(p *process, ev *event, _ *driver.Result) {
+// checkMoved: only a pending event is settled, and no result of a delivery in
+// front of a replay is. Mu is held.
+func (w *world) checkMoved(p *process, ev *event, r *driver.Result, kind string) {
 	if ev.state != pending {
 		w.fail("settlement", ev, "is settled by %v; it is %v", p, ev.state)
+	}
+	if kind != "done" && r.Replay != ev.replay {
+		w.fail("settlement", ev, "is settled by %v as %s with replay %d; it was replayed %d times", p, kind, r.Replay, ev.replay)
 	}
 }
 

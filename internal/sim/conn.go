@@ -295,12 +295,16 @@ func (c *conn) Settle(ctx context.Context, t driver.Settlement) (driver.Settled,
 	}
 	var answered atomic.Bool // then a call that is still under way is applied late
 	defer answered.Store(true)
-	return do(ctx, c, callSettle, true, func(ctx context.Context) (driver.Settled, error) {
+	out, err := do(ctx, c, callSettle, true, func(ctx context.Context) (driver.Settled, error) {
 		if answered.Load() {
 			w.lock(func(w *world) { w.doubt(&t) })
 		}
 		return c.s.settle(ctx, c.p, t)
 	})
+	if err != nil && len(t.Dead) > 0 {
+		w.replaySoon(c.streams[callSettle], t.Dead)
+	}
+	return out, err
 }
 
 // ClaimSink implements [driver.SinkGuard].

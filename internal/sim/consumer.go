@@ -49,6 +49,9 @@ func (p *process) handle(ctx context.Context, tx Tx, ev waybill.Event) error {
 	if err := p.sleep(ctx, time.Duration(w.roll("handler", t.no, t.n)*latency)+1); err != nil {
 		return err
 	}
+	if w.happens(handlerSlow, t.no, t.n) {
+		_ = p.sleep(context.Background(), time.Duration(w.roll("slow", t.no, t.n)*3*float64(w.plan.relay.Lease)))
+	}
 	if w.happens(handlerFails, t.no, t.n) {
 		return errSink
 	}

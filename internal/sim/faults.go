@@ -72,9 +72,11 @@ const (
 	messageReordered
 	handlerFails
 	handlerKills
+	handlerSlow // it takes longer than its lease
 	callerRepeats
 	callerTogether
 	callerDies
+	callerSlow // the run takes longer than its lease
 
 	faults // the number of kinds
 )
@@ -91,8 +93,8 @@ var faultNames = map[fault]string{
 	sinkUnavailable: "sink-unavailable", sinkDown: "sink-down", sinkHang: "sink-hang", sinkLate: "sink-late", sinkLies: "sink-lies",
 	sinkPanic: "sink-panic", sinkShort: "sink-short", sinkKills: "sink-kills", sinkPoison: "sink-poison",
 	operatorReplay: "operator-replay", operatorDiscard: "operator-discard", operatorUnblock: "operator-unblock",
-	messageTwice: "message-twice", messageReordered: "message-reordered", handlerFails: "handler-fails", handlerKills: "handler-kills",
-	callerRepeats: "caller-repeats", callerTogether: "caller-together", callerDies: "caller-dies",
+	messageTwice: "message-twice", messageReordered: "message-reordered", handlerFails: "handler-fails", handlerKills: "handler-kills", handlerSlow: "handler-slow",
+	callerRepeats: "caller-repeats", callerTogether: "caller-together", callerDies: "caller-dies", callerSlow: "caller-slow",
 }
 
 func (f fault) String() string {

@@ -223,7 +223,7 @@ var usualRates = [faults]float64{
 	dedupAbsorbed: 0.2, delayedEvent: 0.15, urgentEvent: 0.2, unorderedEvent: 0.4,
 	sinkRetry: 0.1, sinkRetryAfter: 0.05, sinkPermanent: 0.04, sinkDefer: 0.05, sinkUnavailable: 0.05, sinkHang: 0.01, sinkLate: 0.01,
 	sinkLies: 0.03, sinkPanic: 0.02, sinkShort: 0.01, sinkKills: 0.005, sinkPoison: 0.01,
-	messageTwice: 0.2, messageReordered: 0.2, handlerFails: 0.1, handlerKills: 0.02, callerRepeats: 0.5, callerTogether: 0.3, callerDies: 0.1,
+	messageTwice: 0.2, messageReordered: 0.2, handlerFails: 0.1, handlerKills: 0.02, handlerSlow: 0.05, callerSlow: 0.2, callerRepeats: 0.5, callerTogether: 0.3, callerDies: 0.1,
 	outage: 1, partition: 1, serverRestart: 1, sequenceJumps: 1, sequenceBack: 1, clockStep: 1, processCrash: 1, processPause: 1,
 	processStop: 1, processTwins: 1, sinkDown: 1, operatorReplay: 1, operatorDiscard: 1, operatorUnblock: 1,
 }
