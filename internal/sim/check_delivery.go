@@ -163,7 +163,7 @@ func (w *world) checkRow(p *process, d *waybill.Delivery, ev *event, suspect boo
 	if p.dead || ev.state != pending || d.Replay != ev.replay {
 		return
 	}
-	if early := ev.dueAt.Sub(time.Now()); early > time.Microsecond && !ev.unsure {
+	if early := time.Until(ev.dueAt); early > time.Microsecond && !ev.unsure {
 		w.fail("early", ev, "is delivered by %v %v before it is due", p, early)
 	}
 	want := ev.attempts + 1
@@ -265,29 +265,15 @@ func (w *world) returned(p *process, batch []waybill.Delivery, flights []*flight
 		if len(results) == len(batch) {
 			err = results[i]
 		}
-		class, delay := waybill.Classify(err)
-		o := ev.outcomeOf(p)
-		if o == nil {
-			o = &outcome{p: p}
-			ev.outcomes = append(ev.outcomes, o)
-		}
-		settledBySink := errors.Is(err, waybill.ErrSettled)
-		*o = outcome{
-			p: p, epoch: d.Position.Epoch, replay: d.Replay, attempt: d.Attempt, class: class, delay: delay, last: o.last,
-			undone: err != nil && errors.Is(ended, context.Canceled) && !settledBySink || ev.agg != nil && failed[ev.agg],
-		}
+		canceled := err != nil && errors.Is(ended, context.Canceled) && !errors.Is(err, waybill.ErrSettled)
+		o := ev.resultOf(p, d, err, canceled || ev.agg != nil && failed[ev.agg])
 		if w.plan.sink == orderedSink && err != nil && ev.agg != nil {
 			failed[ev.agg] = true
 		}
-		w.note(p, "returns", ev, int64(d.Attempt), 0, class.String())
+		w.note(p, "returns", ev, int64(d.Attempt), 0, o.class.String())
 		delete(p.flying, f)
-		if f.crashed || p.dead {
-			continue
-		}
-		ev.land(f)
-		decided := class == waybill.ClassDone || class == waybill.ClassRetry || class == waybill.ClassPermanent
-		if ev.counted == (lease{p, d.Position.Epoch}) && decided && !o.undone {
-			ev.flights = slices.DeleteFunc(ev.flights, func(x *flight) bool { return x.epoch < d.Position.Epoch })
+		if !f.crashed && !p.dead {
+			ev.landed(p, d, f, o)
 		}
 	}
 }

@@ -100,52 +100,68 @@ func (w *world) doubt(t *driver.Settlement) {
 
 // settled checks a settlement that was applied, and notes it. Mu is held.
 func (w *world) settled(p *process, t *driver.Settlement, out *driver.Settled) {
+	if !w.checkHeld(p, t, out) {
+		return
+	}
+	moved := make(map[waybill.ID]bool, len(out.Moved))
+	for _, id := range out.Moved {
+		moved[id] = true
+	}
+	for kind, results := range map[string][]driver.Result{"done": t.Done, "retry": t.Retry, "dead": t.Dead} {
+		for i := range results {
+			if ev := w.byID[results[i].ID]; ev != nil && moved[ev.id] {
+				w.settledOne(p, ev, &results[i], kind, t.Durable)
+			}
+		}
+	}
+	w.apply(t, moved)
+}
+
+// checkHeld: a settlement counts in the lanes of its current leases only. Mu is
+// held.
+func (w *world) checkHeld(p *process, t *driver.Settlement, out *driver.Settled) bool {
 	for _, lease := range t.Leases {
 		l := &w.lanes[lease.Lane]
 		current := l.epoch == lease.Epoch && l.token == lease.Token && !l.owner.IsZero()
 		if held := slices.Contains(out.Held, lease.Lane); held != current {
 			w.fail("fence", nil, "a settlement of %v in lane %d under epoch %d is accepted: %v; %v owns the lane under epoch %d",
 				p, lease.Lane, lease.Epoch, held, l.proc, l.epoch)
-			return
+			return false
 		}
 	}
-	moved := make(map[waybill.ID]bool, len(out.Moved))
-	for _, id := range out.Moved {
-		moved[id] = true
+	return true
+}
+
+// settledOne checks one result of a settlement. Mu is held.
+func (w *world) settledOne(p *process, ev *event, r *driver.Result, kind string, durable bool) {
+	w.note(p, "settled "+kind, ev, int64(r.Attempts), int64(r.Delay), r.Error)
+	w.checkMoved(p, ev, r, kind)
+	o := ev.outcomeOf(p)
+	if o == nil {
+		o = &outcome{p: p, settled: true}
+		ev.outcomes = append(ev.outcomes, o)
 	}
-	each := func(kind string, rs []driver.Result, check func(ev *event, o *outcome, r *driver.Result)) {
-		for i := range rs {
-			r := &rs[i]
-			ev := w.byID[r.ID]
-			if ev == nil || !moved[r.ID] {
-				continue
-			}
-			w.note(p, "settled "+kind, ev, int64(r.Attempts), int64(r.Delay), r.Error)
-			w.checkMoved(p, ev, r, kind)
-			o := ev.outcomeOf(p)
-			if o == nil {
-				o = &outcome{p: p, settled: true}
-				ev.outcomes = append(ev.outcomes, o)
-			}
-			as := settledAs{kind: kind, attempts: r.Attempts, delay: r.Delay, text: r.Error}
-			repeated := o.last != nil && *o.last == as && o.settled
-			if !repeated && !ev.unsure && ev.lostAt.IsZero() {
-				check(ev, o, r)
-			}
-			w.count(p, ev, o, r, kind == "retry" && t.Durable)
-			o.settled, o.last = true, &as
-			if kind != "done" && ev.agg != nil {
-				ev.agg.heldAt = w.now()
-			}
-			if kind != "done" {
-				ev.attempts = r.Attempts
-			}
+	as := settledAs{kind: kind, attempts: r.Attempts, delay: r.Delay, text: r.Error}
+	repeated := o.last != nil && *o.last == as && o.settled
+	if !repeated && !ev.unsure && ev.lostAt.IsZero() {
+		switch kind {
+		case "done":
+			w.checkDone(p, ev, o, w.lanes[r.Lane].epoch)
+		case "retry":
+			w.checkRetry(p, ev, o, r)
+		default:
+			w.checkDead(p, ev, o, r)
 		}
 	}
-	each("done", t.Done, func(ev *event, o *outcome, r *driver.Result) { w.checkDone(p, ev, o, w.lanes[r.Lane].epoch) })
-	each("retry", t.Retry, func(ev *event, o *outcome, r *driver.Result) { w.checkRetry(p, ev, o, r) })
-	each("dead", t.Dead, func(ev *event, o *outcome, r *driver.Result) { w.checkDead(p, ev, o, r) })
-	w.apply(t, moved)
+	w.count(p, ev, o, r, kind == "retry" && durable)
+	o.settled, o.last = true, &as
+	if kind == "done" {
+		return
+	}
+	ev.attempts = r.Attempts
+	if ev.agg != nil {
+		ev.agg.heldAt = w.now()
+	}
 }
 
 // count notes whether a settlement counted the attempt of a suspect in advance.

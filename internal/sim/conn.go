@@ -94,6 +94,7 @@ func (c *conn) draw(k call) luck {
 		l.after = long()
 	case appliedLate:
 		l.late = long()
+	default:
 	}
 	if l.fault != noFault {
 		w.tally.fault(l.fault)
@@ -178,6 +179,15 @@ func (c *conn) note(what string, k call) {
 
 // Local implements [driver.Local]: every process has a hub of its own.
 func (c *conn) Local() *driver.Hub { return &c.p.hub }
+
+// silent is a connection whose commits no relay hears of.
+type silent struct {
+	*conn
+	hub driver.Hub
+}
+
+// Local implements [driver.Local].
+func (s *silent) Local() *driver.Hub { return &s.hub }
 
 // Heartbeat implements [driver.Lanes].
 func (c *conn) Heartbeat(ctx context.Context, n store.Node, lease time.Duration) (store.Membership, error) {
@@ -301,6 +311,10 @@ func (c *conn) Settle(ctx context.Context, t driver.Settlement) (driver.Settled,
 		}
 		return c.s.settle(ctx, c.p, t)
 	})
+	if err == nil && len(t.Dead) > 0 && w.stormy.Load() && c.streams[callSettle].chance(10*w.plan.rate[answerLost]) {
+		w.tally.fault(answerLost) // dead letters are rare, and so are lost answers: both together find more
+		out, err = driver.Settled{}, fmt.Errorf("settle: %w", errLost)
+	}
 	if err != nil && len(t.Dead) > 0 {
 		w.replaySoon(c.streams[callSettle], t.Dead)
 	}

@@ -41,11 +41,7 @@ func (c *conn) Finish(ctx context.Context, tx Tx, done []waybill.Delivery) error
 		if err != nil || x == nil {
 			return nothing{}, err
 		}
-		c.s.w.lock(func(w *world) {
-			for i := range done {
-				x.finished = append(x.finished, done[i])
-			}
-		})
+		c.s.w.lock(func(*world) { x.finished = append(x.finished, done...) })
 		return nothing{}, nil
 	})
 	return err

@@ -120,7 +120,24 @@ func (ev *event) outcomeOf(p *process) *outcome {
 	return nil
 }
 
-// land removes a flight.
-func (ev *event) land(f *flight) {
-	ev.flights = slices.DeleteFunc(ev.flights, func(x *flight) bool { return x == f })
+// resultOf notes the result of a delivery by a process.
+func (ev *event) resultOf(p *process, d *waybill.Delivery, err error, undone bool) *outcome {
+	o := ev.outcomeOf(p)
+	if o == nil {
+		o = &outcome{}
+		ev.outcomes = append(ev.outcomes, o)
+	}
+	class, delay := waybill.Classify(err)
+	*o = outcome{
+		p: p, epoch: d.Position.Epoch, replay: d.Replay, attempt: d.Attempt, class: class, delay: delay, undone: undone, last: o.last,
+	}
+	return o
+}
+
+// landed removes a flight. A suspect whose delivery has a result is not suspect
+// any more.
+func (ev *event) landed(p *process, d *waybill.Delivery, f *flight, o *outcome) {
+	decided := o.class == waybill.ClassDone || o.class == waybill.ClassRetry || o.class == waybill.ClassPermanent
+	cleared := ev.counted == (lease{p, d.Position.Epoch}) && decided && !o.undone
+	ev.flights = slices.DeleteFunc(ev.flights, func(x *flight) bool { return x == f || cleared && x.epoch < d.Position.Epoch })
 }

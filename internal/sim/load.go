@@ -49,18 +49,26 @@ func (w *world) transaction(n *node, s *stream, size int) {
 			defer a.mu.Unlock()
 		}
 	}
+	w.runDraft(p, s, &x)
+}
+
+// runDraft runs a transaction, and checks what the outbox says about it.
+func (w *world) runDraft(p *process, s *stream, x *draft) {
 	ctx := p.ctx
 	if x.late > 0 {
 		ctx = early(ctx)
 	}
-	wrote := false
-	err := p.box.InTx(ctx, func(ctx context.Context, tx Tx) error {
-		if err := p.box.Write(ctx, tx, x.events...); err != nil {
+	box, wrote := p.box, false
+	if x.quiet {
+		box = p.quiet
+	}
+	err := box.InTx(ctx, func(ctx context.Context, tx Tx) error {
+		if err := box.Write(ctx, tx, x.events...); err != nil {
 			return err
 		}
 		wrote = true
 		if x.savepoint {
-			if err := w.savepoint(ctx, p, tx, s); err != nil {
+			if err := w.savepoint(ctx, box, tx, s); err != nil {
 				return err
 			}
 		}
@@ -102,6 +110,9 @@ func (w *world) checkTold(evs []waybill.Event, committed bool) {
 	defer w.mu.Unlock()
 	for i := range evs {
 		ev := w.byID[evs[i].ID]
+		if evs[i].DedupKey != "" && ev.wroteAt == 0 {
+			continue // absorbed by another event
+		}
 		if is := ev.state != written && ev.state != rolledBack; is != committed {
 			w.fail("outbox", ev, "is committed, says InTx: %v; it is %v", committed, ev.state)
 		}
@@ -118,6 +129,7 @@ type draft struct {
 	late      time.Duration
 	back      bool
 	savepoint bool
+	quiet     bool
 }
 
 // compose draws the events of a transaction.
@@ -144,7 +156,11 @@ func (w *world) compose(s *stream, size int) draft {
 		x.late = s.about(time.Millisecond, w.longestCommit())
 	}
 	x.back = w.draw(s, rollback)
+	x.quiet = w.draw(s, announcement)
 	x.savepoint = x.late == 0 && w.draw(s, oldSavepoint)
+	if x.late == 0 && w.draw(s, dedupAbsorbed) {
+		x.events[0].DedupKey = "key " + strconv.Itoa(s.n(5))
+	}
 	return x
 }
 
@@ -177,19 +193,16 @@ func (w *world) event(s *stream, agg *aggregate) waybill.Event {
 }
 
 // savepoint writes an event inside a savepoint and rolls the savepoint back.
-func (w *world) savepoint(ctx context.Context, p *process, tx Tx, s *stream) error {
+func (w *world) savepoint(ctx context.Context, box *outbox.Outbox[Tx], tx Tx, s *stream) error {
 	inner, err := tx.Begin(ctx)
 	if err != nil {
 		return err
 	}
 	ev := w.event(s, nil)
-	if err := p.box.Write(ctx, inner, ev); err != nil {
+	if err := box.Write(ctx, inner, ev); err != nil {
 		return err
 	}
-	if err := inner.Rollback(ctx); err != nil {
-		return err
-	}
-	return nil
+	return inner.Rollback(ctx)
 }
 
 // resolve asks whether an uncertain transaction committed, and checks the
@@ -198,7 +211,10 @@ func (w *world) resolve(p *process, evs []waybill.Event) {
 	if len(evs) == 0 {
 		return
 	}
-	id := evs[0].ID
+	id := evs[len(evs)-1].ID // the first one may have been absorbed
+	if evs[len(evs)-1].DedupKey != "" {
+		return
+	}
 	known, err := p.box.Committed(p.ctx, id)
 	if err != nil {
 		return

@@ -139,7 +139,8 @@ func (p *plan) drawSize(s *stream) {
 	}
 	p.writers = 1 + s.n(3)
 	p.destinations = 1 + s.n(4)
-	p.sink = pick(s, plainSink, destinationSink, destinationSink, orderedSink, orderedSink, serialSink, fanSink, routeSink, brokerSink, groupSink, groupSink)
+	p.sink = pick(s, plainSink, destinationSink, destinationSink, orderedSink, orderedSink, serialSink, fanSink, routeSink,
+		brokerSink, brokerSink, groupSink, groupSink, groupSink)
 	if p.events > 5000 && p.sink >= brokerSink {
 		p.sink = orderedSink
 	}
@@ -148,7 +149,7 @@ func (p *plan) drawSize(s *stream) {
 	p.latency = pick(s, 100*time.Microsecond, time.Millisecond, 5*time.Millisecond)
 	p.sinkLatency = pick(s, 50*time.Microsecond, time.Millisecond, 20*time.Millisecond)
 	if s.chance(0.4) {
-		p.keys, p.keyCallers = 1+s.n(20), 1+s.n(4)
+		p.keys, p.keyCallers = 1+s.n(60), 1+s.n(4)
 	}
 }
 
@@ -197,7 +198,11 @@ func (p *plan) drawRelay(s *stream) {
 func (p *plan) drawRates(s *stream) {
 	share := pick(s, 0.1, 0.3, 0.5, 0.8)
 	for _, f := range allFaults() {
-		on, scale := s.chance(share), pick(s, 0.1, 0.4, 1)
+		likely := share
+		if f >= messageTwice { // most worlds have neither consumers nor callers
+			likely = max(share, 0.6)
+		}
+		on, scale := s.chance(likely), pick(s, 0.1, 0.4, 1)
 		if on {
 			p.rate[f] = usualRates[f] * scale
 		}
@@ -218,12 +223,13 @@ func (p *plan) drawRates(s *stream) {
 // delivery.
 var usualRates = [faults]float64{
 	callRefused: 0.02, callDelayed: 0.02, answerDelayed: 0.02, answerLost: 0.02, appliedLate: 0.01, crashBefore: 0.002, crashAfter: 0.003,
-	settlementLost: 0.02,
+	settlementLost: 0.05,
 	lateCommit:     0.2, rollback: 0.1, commitLost: 0.05, commitRefused: 0.05, commitUnknown: 0.05, announcement: 0.3, oldSavepoint: 0.1,
 	dedupAbsorbed: 0.2, delayedEvent: 0.15, urgentEvent: 0.2, unorderedEvent: 0.4,
 	sinkRetry: 0.1, sinkRetryAfter: 0.05, sinkPermanent: 0.04, sinkDefer: 0.05, sinkUnavailable: 0.05, sinkHang: 0.01, sinkLate: 0.01,
 	sinkLies: 0.03, sinkPanic: 0.02, sinkShort: 0.01, sinkKills: 0.005, sinkPoison: 0.01,
-	messageTwice: 0.2, messageReordered: 0.2, handlerFails: 0.1, handlerKills: 0.02, handlerSlow: 0.05, callerSlow: 0.2, callerRepeats: 0.5, callerTogether: 0.3, callerDies: 0.1,
+	messageTwice: 0.5, messageReordered: 0.5, handlerFails: 0.3, handlerKills: 0.05, handlerSlow: 0.2, callerSlow: 0.6,
+	callerRepeats: 0.7, callerTogether: 0.6, callerDies: 0.2,
 	outage: 1, partition: 1, serverRestart: 1, sequenceJumps: 1, sequenceBack: 1, clockStep: 1, processCrash: 1, processPause: 1,
 	processStop: 1, processTwins: 1, sinkDown: 1, operatorReplay: 1, operatorDiscard: 1, operatorUnblock: 1,
 }

@@ -32,6 +32,8 @@ type process struct {
 	hub  driver.Hub
 	conn *conn
 	box  *outbox.Outbox[Tx]
+	// quiet is an outbox whose commits are not announced.
+	quiet *outbox.Outbox[Tx]
 	// group and keys are those of consumers and callers.
 	group *inbox.Group[Tx]
 	keys  *idempotency.Keys[Tx]
@@ -64,8 +66,12 @@ func (n *node) start() (*process, error) {
 	p.conn = newConn(w.server, p)
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	roles := testroles.Of[Tx](p.conn)
+	boxes := outbox.Config{Logger: slog.New(slog.DiscardHandler), Hooks: []outbox.Hook{w.hook()}}
 	var err error
-	if p.box, err = outbox.New(roles, outbox.Config{Logger: slog.New(slog.DiscardHandler), Hooks: []outbox.Hook{w.hook()}}); err != nil {
+	if p.box, err = outbox.New(roles, boxes); err != nil {
+		return nil, err
+	}
+	if p.quiet, err = outbox.New(testroles.Of[Tx](&silent{conn: p.conn}), boxes); err != nil {
 		return nil, err
 	}
 	cfg := w.plan.relay

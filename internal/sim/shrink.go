@@ -19,30 +19,47 @@ func shrink(c cut, f *failure, try func(cut) *failure, more func() bool) (cut, *
 		return false
 	}
 	for smaller := true; smaller && more(); {
-		smaller = false
-		for _, kind := range allFaults() {
-			if p := newPlan(c); p.rate[kind] > 0 {
-				next := c
-				next.off = append(slices.Clone(c.off), kind)
-				smaller = attempt(next) || smaller
-			}
-		}
-		for p := newPlan(c); p.nodes > 1; p.nodes-- {
-			next := c
-			next.nodes = p.nodes - 1
-			if !attempt(next) {
-				break
-			}
-			smaller = true
-		}
-		for p := newPlan(c); p.events > 1; {
-			next := c
-			next.events = p.events / 2
-			if !attempt(next) {
-				break
-			}
-			p.events, smaller = next.events, true
-		}
+		smaller = fewerFaults(&c, attempt)
+		smaller = fewerNodes(&c, attempt) || smaller
+		smaller = fewerEvents(&c, attempt) || smaller
 	}
 	return c, f
+}
+
+// fewerFaults tries to leave out each kind of fault.
+func fewerFaults(c *cut, attempt func(cut) bool) (smaller bool) {
+	for _, kind := range allFaults() {
+		if p := newPlan(*c); p.rate[kind] > 0 {
+			next := *c
+			next.off = append(slices.Clone(c.off), kind)
+			smaller = attempt(next) || smaller
+		}
+	}
+	return smaller
+}
+
+// fewerNodes tries to leave out one node after the other.
+func fewerNodes(c *cut, attempt func(cut) bool) (smaller bool) {
+	for p := newPlan(*c); p.nodes > 1; p.nodes-- {
+		next := *c
+		next.nodes = p.nodes - 1
+		if !attempt(next) {
+			return smaller
+		}
+		smaller = true
+	}
+	return smaller
+}
+
+// fewerEvents tries to halve the number of events.
+func fewerEvents(c *cut, attempt func(cut) bool) (smaller bool) {
+	for n := newPlan(*c).events / 2; n > 0; n /= 2 {
+		next := *c
+		next.events = n
+		if !attempt(next) {
+			return smaller
+		}
+		smaller = true
+	}
+	return smaller
 }
