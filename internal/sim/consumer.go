@@ -105,6 +105,8 @@ func (w *world) publish(ev waybill.Event, m *event) {
 	}
 	w.broker.queue = append(w.broker.queue, &message{ev: ev, after: after})
 	if w.happens(messageTwice, m.no, m.got[0]) {
+		// At once, or when the first consumer has had it for too long.
+		after = after.Add(time.Duration(max(w.roll("twice", m.no)*3-1, 0) * float64(w.plan.relay.Lease)))
 		w.broker.queue = append(w.broker.queue, &message{ev: ev, after: after})
 	}
 }
