@@ -15,6 +15,7 @@ import (
 // request is the model of an idempotency key.
 type request struct {
 	key     string
+	no      int
 	answer  string // the first answer that a caller got
 	effects int    // committed effects
 	runs    int
@@ -53,17 +54,20 @@ func (w *world) ask(n *node, key int) {
 	if p == nil || p.isDead() {
 		return
 	}
-	name := "k" + strconv.Itoa(key)
-	r := w.request(name)
+	r := w.request(key)
+	name := r.key
 	req := idempotency.Request{Operation: "ASK", Key: name, Hash: hashOf(name)}
 	var res idempotency.Result[string]
 	var err error
-	if key%2 == 0 {
+	switch key % 3 {
+	case 0:
 		res, err = idempotency.DoTx(p.ctx, p.keys, req, func(ctx context.Context, tx Tx) (string, error) { return w.answer(ctx, p, r, tx) })
-	} else {
+	case 1:
 		res, err = idempotency.Do(p.ctx, p.keys, req, func(ctx context.Context) (string, error) {
 			return idempotency.Phase(ctx, p.keys, "only", func(ctx context.Context, tx Tx) (string, error) { return w.answer(ctx, p, r, tx) })
 		})
+	default: // an effect outside the database
+		res, err = idempotency.Do(p.ctx, p.keys, req, func(ctx context.Context) (string, error) { return w.perform(ctx, p, r) })
 	}
 	w.lock(func(*world) {
 		if err != nil || res.Unkept != nil || p.dead {
@@ -80,10 +84,27 @@ func (w *world) ask(n *node, key int) {
 		if r.answer != res.Value {
 			w.fail("keys", nil, "key %s has the answers %s and %s", name, r.answer, res.Value)
 		}
-		if r.effects == 0 {
+		if r.effects == 0 && key%3 < 2 {
 			w.fail("keys", nil, "key %s is answered without its effect", name)
 		}
 	})
+}
+
+// standStill lets a run take longer than its lease: its process cannot reach
+// the server, and the request is repeated elsewhere.
+func (w *world) standStill(p *process, r *request, roll float64) {
+	lease := w.plan.relay.Lease
+	d := time.Duration(3 * roll * float64(lease))
+	w.until(&p.cutOffUntil, d, callerSlow)
+	other := w.nodes[(p.node.no+1)%len(w.nodes)]
+	w.all.Go(func() {
+		for range 3 {
+			if w.sleep(context.Background(), lease/2+time.Millisecond) == nil {
+				w.ask(other, r.no)
+			}
+		}
+	})
+	_ = p.sleep(context.Background(), d+time.Millisecond)
 }
 
 // hashOf returns the hash of a request.
@@ -95,43 +116,51 @@ func hashOf(name string) idempotency.Hash {
 	return h
 }
 
-func (w *world) request(name string) *request {
+func (w *world) request(no int) *request {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	r := w.requests[name]
+	r := w.requests[no]
 	if r == nil {
-		r = &request{key: name}
-		w.requests[name] = r
+		r = &request{key: "k" + strconv.Itoa(no), no: no}
+		w.requests[no] = r
 	}
 	return r
 }
 
-// answer is the operation behind a key: an effect in the transaction, and an
-// answer that no other run gives.
-func (w *world) answer(ctx context.Context, p *process, r *request, tx Tx) (string, error) {
+// perform is the operation behind a key. Its answer is one that no other run
+// gives.
+func (w *world) perform(ctx context.Context, p *process, r *request) (string, error) {
 	var run int
 	w.lock(func(*world) {
 		r.runs++
 		run = r.runs
 	})
-	no := int(mix(r.key)) & 0xffff
-	if err := p.sleep(ctx, time.Duration(w.roll("operation", no, run)*float64(w.plan.sinkLatency))+1); err != nil {
+	if err := p.sleep(ctx, time.Duration(w.roll("operation", r.no, run)*float64(w.plan.sinkLatency))+1); err != nil {
 		return "", err
 	}
-	if w.happens(callerSlow, no, run) {
-		_ = p.sleep(context.Background(), time.Duration(w.roll("slow", no, run)*3*float64(w.plan.relay.Lease)))
+	if w.happens(callerSlow, r.no, run) {
+		w.standStill(p, r, w.roll("slow", r.no, run))
 	}
-	if w.happens(callerDies, no, run) {
+	if w.happens(callerDies, r.no, run) {
 		p.crash("in a request")
 		return "", errCrashed
 	}
+	return r.key + " run " + strconv.Itoa(run), nil
+}
+
+// answer performs the operation with an effect in a transaction.
+func (w *world) answer(ctx context.Context, p *process, r *request, tx Tx) (string, error) {
+	text, err := w.perform(ctx, p, r)
 	x := w.server.sessionOf(tx)
-	if x == nil {
-		return "", errLost
+	if err == nil && x == nil {
+		err = errLost
+	}
+	if err != nil {
+		return "", err
 	}
 	w.lock(func(*world) {
 		x.effects = append(x.effects, func() {
-			w.note(p, "key effect", nil, int64(run), 0, r.key)
+			w.note(p, "key effect", nil, 0, 0, text)
 			w.tally.effects.Add(1)
 			r.effects++
 			if r.effects > 1 {
@@ -139,5 +168,5 @@ func (w *world) answer(ctx context.Context, p *process, r *request, tx Tx) (stri
 			}
 		})
 	})
-	return r.key + " run " + strconv.Itoa(run), nil
+	return text, nil
 }

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/waybillhq/waybill"
-	"github.com/waybillhq/waybill/internal/backoff"
 	"github.com/waybillhq/waybill/store/driver"
 )
 
@@ -267,7 +266,11 @@ func (w *world) delays(o *outcome) (lo, hi time.Duration) {
 		d := c.BackoffSeries[min(o.attempt, n)-1]
 		return d, d
 	}
-	d := backoff.After(c.BackoffBase, c.BackoffMax, o.attempt)
+	d := c.BackoffBase
+	for n := 1; n < o.attempt && d < c.BackoffMax; n++ {
+		d *= 2
+	}
+	d = min(d, c.BackoffMax)
 	return d/2 - 1, min(d+d/2, c.BackoffMax) + 1
 }
 

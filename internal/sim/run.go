@@ -3,7 +3,6 @@ package sim
 import (
 	"context"
 	"fmt"
-	"strconv"
 	"time"
 
 	"github.com/waybillhq/waybill"
@@ -121,7 +120,7 @@ func (w *world) redriveAll() {
 // answerAll repeats every request until it is answered.
 func (w *world) answerAll() {
 	for key := range w.plan.keys {
-		r := w.request("k" + strconv.Itoa(key))
+		r := w.request(key)
 		if r.runs == 0 {
 			continue
 		}

@@ -43,7 +43,7 @@ type world struct {
 	expires  map[waybill.ID]time.Time // node → end of its lease
 	downTill map[string]time.Time     // destination → end of its outage
 	pending  int                      // committed events that are neither delivered nor dead
-	requests map[string]*request
+	requests map[int]*request
 	broker   broker
 }
 
@@ -89,7 +89,7 @@ func newWorld(p plan, t *tally, ignored map[string]bool) (*world, error) {
 	w := &world{
 		ignored: ignored, plan: p, start: time.Now(), done: make(chan struct{}), tally: t,
 		byID: make(map[waybill.ID]*event), lanes: make([]laneModel, p.lanes), expires: make(map[waybill.ID]time.Time),
-		downTill: make(map[string]time.Time), requests: make(map[string]*request),
+		downTill: make(map[string]time.Time), requests: make(map[int]*request),
 	}
 	w.stormy.Store(true)
 	for i := range p.aggregates {
