@@ -144,11 +144,7 @@ func (c Config) complete() (Config, error) {
 			errs = append(errs, fmt.Errorf("Config.%s: %v is negative", name, *d))
 		}
 	}
-	optional := func(d *time.Duration, def time.Duration) {
-		if *d == 0 {
-			*d = def
-		}
-	}
+	optional := func(d *time.Duration, def time.Duration) { *d = cmp.Or(*d, def) }
 	number := func(n *int, name string, def int) {
 		switch {
 		case *n == 0:
@@ -162,24 +158,15 @@ func (c Config) complete() (Config, error) {
 			errs = append(errs, fmt.Errorf("Config.%s: %v is negative", name, d))
 		}
 	}
-	if c.Name == "" {
-		c.Name = defaultName
-	}
-	if c.SinkName == "" {
-		c.SinkName = ownSink
-	}
+	c.Name, c.SinkName = cmp.Or(c.Name, defaultName), cmp.Or(c.SinkName, ownSink)
 	if len(c.Name) > maxName {
 		errs = append(errs, fmt.Errorf("Config.Name: %d bytes, at most %d", len(c.Name), maxName))
 	}
 	number(&c.Workers, "Workers", 4)
 	number(&c.BatchSize, "BatchSize", 500)
-	if c.HotQueue == 0 {
-		c.HotQueue = 1000
-	}
+	c.HotQueue = cmp.Or(c.HotQueue, 1000)
 	number(&c.ColdQueue, "ColdQueue", 1000)
-	if c.MaxAttempts == 0 {
-		c.MaxAttempts = 10
-	}
+	c.MaxAttempts = cmp.Or(c.MaxAttempts, 10)
 	positive(&c.BackoffBase, "BackoffBase", 200*time.Millisecond)
 	if longest := cmp.Or(c.BackoffMax, defaultBackoffMax); longest > 0 && c.BackoffBase > longest {
 		errs = append(errs, fmt.Errorf("Config.BackoffBase: %v is more than Config.BackoffMax, %v", c.BackoffBase, longest))

@@ -206,7 +206,7 @@ func (e *engine) schedule() {
 	if e.ledger.AnyUnavailable() {
 		ahead(e.downLoggedAt.Add(outage.Every))
 	}
-	if at, ok := e.ledger.NextWakeup(now); ok && at.Before(next) {
+	if at, ok := e.ledger.NextWakeup(); ok && at.Before(next) {
 		next = at
 	}
 	// A timer that fires a little late is fine, and saves a second wake-up.

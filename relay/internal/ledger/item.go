@@ -41,8 +41,10 @@ const (
 	finished              // delivered, deferred or dead; to be settled
 	settled               // until no read can return its row
 	dropped               // removed from memory; its row is untouched
-	states
 )
+
+// states is the number of states.
+const states = int(dropped) + 1
 
 func (s state) String() string {
 	return [...]string{"waiting", "queued", "parked", "in flight", "finished", "settled", "dropped"}[s]

@@ -118,7 +118,7 @@ func (g *Ledger) Age(it *Item, now time.Time) time.Duration {
 
 // NextWakeup returns the earliest time at which the ledger has work without
 // another input; false if there is none.
-func (g *Ledger) NextWakeup(now time.Time) (time.Time, bool) {
+func (g *Ledger) NextWakeup() (time.Time, bool) {
 	var next earliest
 	for _, d := range g.dests {
 		if len(d.parked) > 0 && !d.probing {
@@ -130,7 +130,7 @@ func (g *Ledger) NextWakeup(now time.Time) (time.Time, bool) {
 	}
 	if !g.reading && !g.stopping {
 		for k := range readKinds {
-			if w := g.wish(k); w.wanted {
+			if w := g.wish(ReadKind(k)); w.wanted {
 				next.add(w.at)
 			}
 		}
@@ -154,40 +154,40 @@ func (e *earliest) add(t time.Time) {
 type Fact interface{ fact() }
 
 type (
-	// Retried: a failed event will be delivered again.
+	// Retried means that a failed event will be delivered again.
 	Retried struct {
 		Item  *Item
 		Delay time.Duration
 		Err   error
 	}
-	// Dead: an event becomes a dead letter. Delivery is its last delivery.
+	// Dead means that an event becomes a dead letter. Delivery is its last delivery.
 	Dead struct {
 		Item     *Item
 		Delivery *waybill.Delivery
 		Err      error
 	}
-	// Down: a destination became unavailable. First means that all others are
-	// available.
+	// Down means that a destination became unavailable. First means that all
+	// others are available.
 	Down struct {
 		Destination string
 		Err         error
 		First       bool
 	}
-	// Back: a destination is available again. Abandoned means that no event
-	// waits for it any more, so that it is no longer probed.
+	// Back means that a destination is available again, or that it is abandoned:
+	// no event waits for it any more, so that it is no longer probed.
 	Back struct {
 		Destination string
 		For         time.Duration
 		Failures    int
 		Abandoned   bool
 	}
-	// Lost: another node owns the lane.
+	// Lost means that another node owns the lane.
 	Lost struct {
 		Lane  int
 		Epoch int64
 	}
-	// Violation: the state of an item changed in a way that is not allowed. The
-	// engine drops the lane.
+	// Violation means that the state of an item changed in a way that is not
+	// allowed. The engine drops the lane.
 	Violation struct {
 		Lane     int
 		From, To string

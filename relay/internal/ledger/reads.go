@@ -25,7 +25,7 @@ const (
 )
 
 // readKinds is the number of kinds.
-const readKinds = ReadWriters + 1
+const readKinds = int(ReadWriters) + 1
 
 func (k ReadKind) String() string {
 	return [...]string{"holds", "fast", "due", "follow", "load", "sweep", "urgent", "writers"}[k]
@@ -86,7 +86,7 @@ func (g *Ledger) DueReads(now time.Time) iter.Seq[ReadKind] {
 			if g.reading || g.stopping {
 				return
 			}
-			k := (turn + i) % readKinds
+			k := ReadKind((int(turn) + i) % readKinds)
 			if w := g.wish(k); w.wanted && !w.at.After(now) && !yield(k) {
 				return
 			}
@@ -106,7 +106,7 @@ func (g *Ledger) StartRead(k ReadKind, now time.Time) (Read, bool) {
 	for _, l := range r.lanes {
 		r.Lanes = append(r.Lanes, l.number)
 	}
-	g.plan.turn = (k + 1) % readKinds
+	g.plan.turn = ReadKind((int(k) + 1) % readKinds)
 	g.reading = true
 	g.readNo++
 	return r, true

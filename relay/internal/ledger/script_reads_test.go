@@ -153,7 +153,8 @@ func (s *script) setOptions(e *event, opts []string) error {
 
 // kindOf returns the kind of read with a name.
 func kindOf(name string) (ReadKind, error) {
-	for k := range readKinds {
+	for i := range readKinds {
+		k := ReadKind(i)
 		if k.String() == name {
 			return k, nil
 		}
