@@ -53,14 +53,58 @@ func TestGuarantees(t *testing.T) {
 // TestGuaranteeTestsAreLookedUp: a reference to a missing test is detected.
 func TestGuaranteeTestsAreLookedUp(t *testing.T) {
 	root := docblock.Root(t)
-	for _, name := range []string{"relay TestNoSuchThing", "relay/relaytest no_such_check", "store/drivertest no_such_behavior"} {
+	for _, name := range []string{
+		"relay TestNoSuchThing", "relay/relaytest no_such_check", "store/drivertest no_such_behavior",
+		"relay/internal/ledger TestScript/no-such-rule", "relay/internal/ledger TestNoScript/holds-are-rows",
+	} {
 		if testExists(t, root, name) == "" {
 			t.Errorf("%s counts as a test", name)
 		}
 	}
 }
 
-// testExists returns an error text for the name of a test, or "".
+// TestProtocol: each rule of docs/protocol.md has a unique name, the
+// interleaving that breaks it, and at least one test that exists.
+func TestProtocol(t *testing.T) {
+	root := docblock.Root(t)
+	text, err := os.ReadFile(filepath.Join(root, "docs", "protocol.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := regexp.MustCompile("^[a-z0-9]+(-[a-z0-9]+)+$")
+	seen := map[string]bool{}
+	for _, section := range strings.Split(string(text), "\n### ")[1:] {
+		section, _, _ = strings.Cut(section, "\n## ")
+		rule, body, _ := strings.Cut(section, "\n")
+		if !name.MatchString(rule) || seen[rule] {
+			t.Errorf("%s: the name is not valid, or stands twice", rule)
+		}
+		seen[rule] = true
+		_, names, found := strings.Cut(body, "\nTests: ")
+		tests := quoted.FindAllStringSubmatch(names, -1)
+		if !found || len(tests) == 0 || !strings.Contains(body, "\nInterleaving: ") {
+			t.Errorf("%s: there is no interleaving, or no test", rule)
+		}
+		for _, m := range tests {
+			if problem := testExists(t, root, m[1]); problem != "" {
+				t.Errorf("%s: %s", rule, problem)
+			}
+			if _, script, ok := strings.Cut(m[1], "TestScript/"); ok && script != rule {
+				t.Errorf("%s: %s is the script of another rule", rule, script)
+			}
+		}
+		_, err := os.Stat(filepath.Join(root, "relay/internal/ledger/testdata", rule+".txt"))
+		if err == nil && !strings.Contains(names, "TestScript/"+rule+"`") {
+			t.Errorf("%s: its script is not named", rule)
+		}
+	}
+	if len(seen) < 40 {
+		t.Errorf("only %d rules were read", len(seen))
+	}
+}
+
+// testExists returns an error text for the name of a test, or "". The name of a
+// script follows the name of the function that runs it.
 func testExists(t *testing.T, root, name string) string {
 	t.Helper()
 	folder, test, _ := strings.Cut(name, " ")
@@ -76,6 +120,10 @@ func testExists(t *testing.T, root, name string) string {
 	}
 	if folder == "relay/relaytest" || folder == "inbox/inboxtest" || folder == "idempotency/idemtest" {
 		return checkExists(t, root, folder, test)
+	}
+	test, script, isScript := strings.Cut(test, "/")
+	if _, err := os.Stat(filepath.Join(root, folder, "testdata", script+".txt")); isScript && err != nil {
+		return name + ": there is no such script"
 	}
 	files, err := filepath.Glob(filepath.Join(root, folder, "*_test.go"))
 	if err != nil {

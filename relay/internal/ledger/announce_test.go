@@ -1,10 +1,13 @@
 package ledger
 
 import (
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/observe"
 	"github.com/waybillhq/waybill/store/driver"
 )
 
@@ -102,5 +105,45 @@ func TestRecentlyDeliveredMisses(t *testing.T) {
 	p.add(waybill.NewID(), now)
 	if !p.complete(now) {
 		t.Error("not complete after two generations")
+	}
+}
+
+// TestEveryAnnouncementIsCounted: an event that a commit announced is taken or
+// dropped, once, and its slot of the commit queue is freed.
+func TestEveryAnnouncementIsCounted(t *testing.T) {
+	for _, c := range []struct {
+		what   string
+		script []string
+		taken  int
+		why    observe.Drop // unless it is taken
+	}{
+		{"delivered from memory", []string{"read fast", "announce 1:n1", "deliver"}, 1, 0},
+		{"read and delivered", []string{"read fast", "announce 1:e1/a", "read fast e1", "deliver"}, 1, 0},
+		{"read first", []string{"read fast 1:n1", "announce n1"}, 0, observe.DropAlreadyRead},
+		{"behind a hold", []string{"read due 1:e1/a,holds", "announce 2:e2/a", "read fast e2"}, 0, observe.DropBlocked},
+		{"of a destination that is unavailable", []string{
+			"read fast 1:n1", "deliver", "result n1 unavailable", "announce 2:e1/a", "read due 1:e2/a,holds", "read fast e1",
+		}, 0, observe.DropBlocked},
+		{"delayed", []string{"read fast", "announce 1:n1,delay=5s"}, 0, observe.DropNotDue},
+		{"read before it is due", []string{"read fast", "announce 1:e1/a", "read fast e1,due=1h"}, 0, observe.DropNotDue},
+		{"too many", []string{"config hot=-1", "announce 1:e1/a"}, 0, observe.DropQueueFull},
+		{"of another node", []string{"announce 1:n1,lane=7"}, 0, observe.DropNotOwned},
+		{"of a lane that is lost", []string{"announce 1:e1/a", "lose 1"}, 0, observe.DropNotOwned},
+		{"while the relay stops", []string{"announce 1:e1/a", "stop"}, 0, observe.DropStopped},
+		{"rolled back", append([]string{"announce 1:e1/a"}, slices.Repeat([]string{"wake", "read fast"}, oldMarks+1)...), 0, observe.DropRowMissing},
+	} {
+		s := newScript(t)
+		for _, line := range append([]string{"begin 1"}, c.script...) {
+			if err := s.run(strings.Fields(line)); err != nil {
+				t.Fatalf("%s: %s: %v", c.what, line, err)
+			}
+		}
+		want := Counts{HotTaken: c.taken, ColdTaken: s.counts.ColdTaken, Freed: 1}
+		if c.taken == 0 {
+			want.Dropped[c.why] = 1
+		}
+		if s.counts != want {
+			t.Errorf("%s: the counts are %+v, want %+v", c.what, s.counts, want)
+		}
 	}
 }

@@ -29,6 +29,7 @@ begin LANES         acquire lanes, read no holds and no open transactions
 acquire LANES       options unclean and window=4
 lose LANE           another node owns the lane
 drain LANE          the lane is to be released
+stop                the relay stops
 lanes               what the engine sees of the lanes
 advance DURATION    the time passes
 due                 the kinds of reads that are due
@@ -62,6 +63,7 @@ type script struct {
 	inFlight map[string]*Item
 	reading  *Read
 	settling *Settlement
+	counts   Counts
 	lines    []string
 }
 
@@ -82,7 +84,7 @@ func newScript(t *testing.T) *script {
 func (s *script) run(words []string) error {
 	name, args := words[0], words[1:]
 	commands := map[string]func([]string) error{
-		"config": s.config, "begin": s.begin, "acquire": s.acquire, "lose": s.lose, "drain": s.drain, "lanes": s.lanes,
+		"config": s.config, "begin": s.begin, "acquire": s.acquire, "lose": s.lose, "drain": s.drain, "stop": s.stop, "lanes": s.lanes,
 		"advance": s.advance, "due": s.due, "start": s.startRead, "answer": s.answer, "read": s.read, "fail": s.fail,
 		"announce": s.announce, "wake": s.wake, "deliver": s.deliver, "result": s.result, "undelivered": s.undelivered,
 		"settle": s.settle, "settled": s.settled, "unsettled": s.unsettled, "distrust": s.distrust, "state": s.state,
@@ -95,6 +97,7 @@ func (s *script) run(words []string) error {
 		return err
 	}
 	s.printFacts()
+	s.printCounts()
 	s.printMemory()
 	return nil
 }
@@ -198,6 +201,14 @@ func (s *script) drain(args []string) error {
 		s.g.DrainLane(n, s.now.Add(5*time.Second), s.now)
 	}
 	return err
+}
+
+func (s *script) stop([]string) error {
+	s.g.Stop(s.now)
+	for _, l := range s.g.Lanes() {
+		s.g.DrainLane(l.Lease.Lane, s.now.Add(5*time.Second), s.now)
+	}
+	return nil
 }
 
 func (s *script) advance(args []string) error {

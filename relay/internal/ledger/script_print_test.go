@@ -120,7 +120,6 @@ func (s *script) printFacts() {
 }
 
 func (s *script) printAnnounced(events []event) {
-	counts := s.g.Counts()
 	for _, e := range events {
 		l := s.g.lanes.at(e.Lane)
 		switch {
@@ -130,9 +129,18 @@ func (s *script) printAnnounced(events []event) {
 			s.print("%s: wakes a read", s.name(e.ID))
 		}
 	}
+}
+
+// printCounts prints how many announcements were dropped.
+func (s *script) printCounts() {
+	counts := s.g.Counts()
+	s.counts.HotTaken += counts.HotTaken
+	s.counts.ColdTaken += counts.ColdTaken
+	s.counts.Freed += counts.Freed
 	for why, n := range counts.Dropped {
+		s.counts.Dropped[why] += n
 		if n > 0 {
-			s.print("not taken from memory: %d (%s)", n, observe.Drop(why))
+			s.print("announcements dropped: %d (%s)", n, observe.Drop(why))
 		}
 	}
 }
