@@ -130,7 +130,7 @@ func TestEveryAnnouncementIsCounted(t *testing.T) {
 		{"of another node", []string{"announce 1:n1,lane=7"}, 0, observe.DropNotOwned},
 		{"of a lane that is lost", []string{"announce 1:e1/a", "lose 1"}, 0, observe.DropNotOwned},
 		{"while the relay stops", []string{"announce 1:e1/a", "stop"}, 0, observe.DropStopped},
-		{"rolled back", append([]string{"announce 1:e1/a"}, slices.Repeat([]string{"wake", "read fast"}, oldMarks+1)...), 0, observe.DropRowMissing},
+		{"rolled back", append([]string{"announce 1:e1/a"}, slices.Repeat([]string{"wake", "read fast"}, maxMissed+1)...), 0, observe.DropRowMissing},
 	} {
 		s := newScript(t)
 		for _, line := range append([]string{"begin 1"}, c.script...) {

@@ -40,6 +40,7 @@ answer EVENTS       the store's answer to the read: of these rows, those in the
                     transactions high=9, issued=9, open=x1,x2 and unknown
 read KIND EVENTS    start and answer
 fail                the read fails
+write EVENTS        describe events, which the ledger does not see yet
 announce EVENTS     a commit of this process; options unchecked, began=-1s
 wake                a commit without events
 deliver [LIMIT]     the next deliveries: a suspect, and a batch
@@ -64,6 +65,7 @@ type script struct {
 	reading  *Read
 	settling *Settlement
 	counts   Counts
+	batch    []string // the events of the last batch, in their order
 	lines    []string
 }
 
@@ -86,7 +88,7 @@ func (s *script) run(words []string) error {
 	commands := map[string]func([]string) error{
 		"config": s.config, "begin": s.begin, "acquire": s.acquire, "lose": s.lose, "drain": s.drain, "stop": s.stop, "lanes": s.lanes,
 		"advance": s.advance, "due": s.due, "start": s.startRead, "answer": s.answer, "read": s.read, "fail": s.fail,
-		"announce": s.announce, "wake": s.wake, "deliver": s.deliver, "result": s.result, "undelivered": s.undelivered,
+		"write": s.write, "announce": s.announce, "wake": s.wake, "deliver": s.deliver, "result": s.result, "undelivered": s.undelivered,
 		"settle": s.settle, "settled": s.settled, "unsettled": s.unsettled, "distrust": s.distrust, "state": s.state,
 	}
 	command := commands[name]
@@ -237,6 +239,11 @@ func (s *script) announce(args []string) error {
 	return nil
 }
 
+func (s *script) write(args []string) error {
+	_, err := s.events(args)
+	return err
+}
+
 func (s *script) wake([]string) error {
 	s.g.Announced([]driver.Commit{{}}, s.now)
 	return nil
@@ -253,7 +260,12 @@ func (s *script) deliver(args []string) error {
 	}
 	s.g.CountSuspects(s.now)
 	all := s.g.NextSuspects(nil, limit, s.now)
-	all = append(all, s.g.NextBatch(nil, limit, s.now)...)
+	batch := s.g.NextBatch(nil, limit, s.now)
+	s.batch = nil
+	for _, it := range batch {
+		s.batch = append(s.batch, s.name(it.id()))
+	}
+	all = append(all, batch...)
 	for _, it := range all {
 		s.inFlight[s.name(it.id())] = it
 	}
@@ -324,12 +336,12 @@ func (s *script) settled(args []string) error {
 	_, opts := options(args)
 	var answer driver.Settled
 	for _, l := range s.settling.Leases {
-		if strconv.Itoa(l.Lane) != opts["lost"] {
+		if !slices.Contains(strings.Split(opts["lost"], ","), strconv.Itoa(l.Lane)) {
 			answer.Held = append(answer.Held, l.Lane)
 		}
 	}
 	for _, o := range s.settling.outcomes {
-		if s.name(o.it.id()) != opts["gone"] {
+		if !slices.Contains(strings.Split(opts["gone"], ","), s.name(o.it.id())) {
 			answer.Moved = append(answer.Moved, o.it.id())
 		}
 	}
