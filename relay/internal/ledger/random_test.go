@@ -16,9 +16,9 @@ import (
 // results; the invariants hold after each input; events of an aggregate are
 // delivered in order; and in the end no event is left.
 func TestRandomScripts(t *testing.T) {
-	seeds := uint64(40)
+	seeds := uint64(24)
 	if testing.Short() {
-		seeds = 10
+		seeds = 6
 	}
 	for seed := range seeds {
 		first, err := playRandom(t, seed)
@@ -66,7 +66,7 @@ func playRandom(t *testing.T, seed uint64) (log string, err error) {
 	}
 	p.acquireLane(1)
 	p.acquireLane(2)
-	for range 400 {
+	for range 1500 {
 		if p.step(); p.err != nil {
 			return p.log.String(), p.err
 		}
@@ -106,30 +106,29 @@ func (p *player) chance(n int) bool { return p.r.IntN(n) == 0 }
 
 // step does something at random.
 func (p *player) step() {
-	switch n := p.r.IntN(100); {
-	case n < 14:
+	switch n := p.r.IntN(1000); {
+	case n < 70:
 		p.write()
-	case n < 20:
+	case n < 100:
 		p.endTx()
-	case n < 26:
+	case n < 150:
 		p.announceCommit()
-	case n < 34:
-		p.do("advance %v", time.Duration(p.r.IntN(300))*time.Millisecond)
-	case n < 54:
+	case n < 250:
+		p.do("advance %v", time.Duration(p.r.IntN(200))*time.Millisecond)
+	case n < 550:
 		p.readSome()
-	case n < 66:
+	case n < 700:
 		p.deliverSome()
-	case n < 82:
+	case n < 880:
 		p.endDelivery()
-	case n < 92:
+	case n < 980:
 		p.settleSome()
-	case n < 95:
+	case n < 983:
 		p.moveLane()
-	case n < 97:
+	case n < 995:
 		p.operate()
 	default:
-		dest := []string{"mail", "shop"}[p.r.IntN(2)]
-		p.down[dest] = p.chance(2)
+		p.down[[]string{"mail", "shop"}[p.r.IntN(2)]] = p.chance(2)
 	}
 }
 
@@ -193,7 +192,7 @@ func (p *player) announceCommit() {
 // readSome begins a read, or answers the one under way.
 func (p *player) readSome() {
 	if p.reading != nil {
-		if !p.calm && p.chance(12) {
+		if !p.calm && p.chance(30) {
 			p.do("fail")
 			return
 		}
@@ -234,6 +233,9 @@ func (p *player) checkDeliveries() {
 		r := p.w.byName[name]
 		if p.inFlight[name].lane.gone {
 			continue
+		}
+		if it := p.inFlight[name]; it.suspect && r.attempts != it.Attempt() && r.table == "delayed" && p.err == nil {
+			p.err = fmt.Errorf("%s is a suspect, and %d attempts are on disk", name, r.attempts)
 		}
 		if r.settled && r.table == "gone" && p.err == nil {
 			p.err = fmt.Errorf("%s is in flight after its settlement", name)
@@ -290,13 +292,13 @@ func (p *player) endDelivery() {
 // end ends a delivery, and reports whether the event was delivered.
 func (p *player) end(name string) bool {
 	it, r := p.inFlight[name], p.w.byName[name]
-	if !p.calm && p.chance(12) {
+	if !p.calm && p.chance(30) {
 		p.do("undelivered %s", name)
 		return false
 	}
 	what := "ok"
 	if !p.calm {
-		what = []string{"ok", "ok", "ok", "ok", "ok", "retry", "retry", "permanent", "later", "settled"}[p.r.IntN(10)]
+		what = append(slices.Repeat([]string{"ok"}, 20), "retry", "retry", "permanent", "later", "settled")[p.r.IntN(25)]
 		if p.down[r.dest] {
 			what = "unavailable"
 		}
@@ -360,7 +362,7 @@ func (p *player) moveLane() {
 
 func (p *player) acquireLane(lane int) {
 	p.w.lanes[lane] = true
-	if p.chance(2) {
+	if p.chance(3) {
 		p.do("acquire %d unclean window=%d", lane, 1+p.r.IntN(5))
 	} else {
 		p.do("acquire %d", lane)
