@@ -50,6 +50,10 @@ func (w *world) transaction(n *node, s *stream, size int) {
 		}
 	}
 	w.runDraft(p, s, &x)
+	if x.late > 0 { // what is written next must not overtake it
+		next := w.composeOf(s, x.groups, 1)
+		w.runDraft(p, s, &next)
+	}
 }
 
 // runDraft runs a transaction, and checks what the outbox says about it.
@@ -145,21 +149,28 @@ func (w *world) compose(s *stream, size int) draft {
 			x.groups = append(x.groups, a)
 		}
 	}
-	for range size {
-		agg := x.groups[s.n(len(x.groups))]
-		if w.draw(s, unorderedEvent) {
-			agg = nil
-		}
-		x.events = append(x.events, w.event(s, agg))
-	}
+	x = w.composeOf(s, x.groups, size)
 	if w.draw(s, lateCommit) {
-		x.late = s.about(time.Millisecond, w.longestCommit())
+		x.late = s.about(pick(s, time.Millisecond, time.Second), w.longestCommit())
 	}
 	x.back = w.draw(s, rollback)
 	x.quiet = w.draw(s, announcement)
 	x.savepoint = x.late == 0 && w.draw(s, oldSavepoint)
 	if x.late == 0 && w.draw(s, dedupAbsorbed) {
 		x.events[0].DedupKey = "key " + strconv.Itoa(s.n(5))
+	}
+	return x
+}
+
+// composeOf draws events of these aggregates, and unordered ones.
+func (w *world) composeOf(s *stream, groups []*aggregate, size int) draft {
+	x := draft{groups: groups}
+	for range size {
+		agg := groups[s.n(len(groups))]
+		if w.draw(s, unorderedEvent) {
+			agg = nil
+		}
+		x.events = append(x.events, w.event(s, agg))
 	}
 	return x
 }

@@ -148,6 +148,9 @@ func (p *plan) drawSize(s *stream) {
 	p.knowsWriters = !s.chance(0.1)
 	p.latency = pick(s, 100*time.Microsecond, time.Millisecond, 5*time.Millisecond)
 	p.sinkLatency = pick(s, 50*time.Microsecond, time.Millisecond, 20*time.Millisecond)
+	if p.events < 300 && s.chance(0.25) {
+		p.sinkLatency = 300 * time.Millisecond // lanes move while suspects wait for their turn
+	}
 	if s.chance(0.4) {
 		p.keys, p.keyCallers = 1+s.n(60), 1+s.n(4)
 	}

@@ -166,6 +166,10 @@ func (x *session) Commit(ctx context.Context, accepted []waybill.ID, check bool)
 	if err != nil {
 		return info, err
 	}
+	if l.fault == answerDelayed && w.plan.rate[processStop] > 0 {
+		l.after = max(l.after, 5*time.Second)
+		w.handOver(c.p, x)
+	}
 	if l.fault == crashAfter {
 		c.p.crash("after commit")
 		return driver.CommitInfo{}, fmt.Errorf("commit: %w: %w", waybill.ErrUncertain, errCrashed)
@@ -174,6 +178,30 @@ func (x *session) Commit(ctx context.Context, accepted []waybill.ID, check bool)
 		return driver.CommitInfo{}, fmt.Errorf("commit: %w: %w", waybill.ErrUncertain, errLost)
 	}
 	return info, nil
+}
+
+// handOver stops the owner of an event's lane while the writer of the event
+// waits for the answer to its commit, so that the lane may move to the writer's
+// own process in front of the announcement.
+func (w *world) handOver(p *process, x *session) {
+	var owner *process
+	w.lock(func(*world) {
+		for i, ev := range x.events {
+			if ev.agg == nil {
+				owner = w.lanes[x.lanes[i]].proc
+			}
+		}
+	})
+	if owner == nil || owner == p {
+		return
+	}
+	w.tally.fault(processStop)
+	w.all.Go(func() {
+		if w.sleep(context.Background(), time.Second) == nil {
+			w.lock(func(*world) { w.note(owner, "stops", nil, 0, 0, "hand-over") })
+			owner.cancel()
+		}
+	})
 }
 
 // apply commits.
