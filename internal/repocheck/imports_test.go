@@ -112,6 +112,7 @@ var rules = []struct {
 	{"broker/driver", []string{".", "observe", "broker", "internal/message", "internal/backoff", "internal/panics", "internal/outage", "internal/eventfill"}},
 	{"broker", []string{".", "observe", "broker", "broker/driver", "internal/message", "internal/panics", "internal/eventfill"}},
 	{"cmd", nil},
+	{"internal/sim", []string{".", "store", "store/driver", "store/memstore", "observe", "outbox", "relay", "handler", "inbox", "idempotency", "admin", "internal/testroles", "internal/mutants", "internal/docblock", "internal/sim"}},
 	{"internal/retention", []string{".", "store", "store/driver", "observe", "internal/outage"}},
 	{"internal/txrun", []string{".", "store", "store/driver", "observe"}},
 	{"internal/sqltx", []string{".", "store", "store/driver"}},

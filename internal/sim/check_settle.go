@@ -244,9 +244,9 @@ func (w *world) checkRetry(p *process, ev *event, o *outcome, r *driver.Result) 
 	}
 	switch {
 	case o.class == waybill.ClassDone:
-		w.fail("settlement", ev, "is put off by %v although it was delivered", p)
+		w.fail("settlement", ev, "is deferred by %v although it was delivered", p)
 	case o.class == waybill.ClassPermanent:
-		w.fail("settlement", ev, "is put off by %v although it failed for good", p)
+		w.fail("settlement", ev, "is deferred by %v although it failed for good", p)
 	case r.Attempts != want:
 		w.fail("attempts", ev, "has %d attempts after %v, want %d (class %v)", r.Attempts, p, want, o.class)
 	default:

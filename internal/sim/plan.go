@@ -197,7 +197,7 @@ func (p *plan) drawRelay(s *stream) {
 }
 
 // drawRates draws which faults happen, and how often. Few kinds together show
-// clearly what they do; all kinds together find what nobody thought of.
+// clearly what they do; all kinds together find what no list contains.
 func (p *plan) drawRates(s *stream) {
 	share := pick(s, 0.1, 0.3, 0.5, 0.8)
 	for _, f := range allFaults() {

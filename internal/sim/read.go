@@ -108,7 +108,7 @@ func (s *server) due(ctx context.Context, lanes []int, limit int) (driver.Page, 
 	for _, l := range lanes {
 		more += s.hiddenOf(l)
 	}
-	var soon time.Time // the first row that a settlement will put off
+	var soon time.Time // the first row that a settlement will defer
 	for _, a := range s.async {
 		for _, r := range a.settlement.Retry {
 			if at := a.at.Add(r.Delay); slices.Contains(lanes, r.Lane) && (soon.IsZero() || at.Before(soon)) {

@@ -65,7 +65,7 @@ type aggregate struct {
 	waiting [2][]*event
 	// together: two of its events were with the sink at a time.
 	together bool
-	heldAt   time.Duration // when one of its events was last put off, counted or dead
+	heldAt   time.Duration // when one of its events was last deferred, counted or dead
 }
 
 // failure is the first violation that a checker found.

@@ -134,6 +134,11 @@ func (g *Ledger) passAll(a *aggregate) {
 // unparked lets an event be delivered that waited for its destination. The
 // attempt of a suspect is counted first.
 func (g *Ledger) unparked(it *Item) {
+	if !it.isNext() {
+		g.unprobe(it)
+		g.move(it, waiting) // another event of its aggregate comes first
+		return
+	}
 	if it.suspect && !it.counted {
 		g.move(it, waiting)
 		g.suspects.push(it)

@@ -49,7 +49,7 @@ func (g *Ledger) take(l *lane, row *store.Row, now time.Time) bool {
 	it := g.add(l, row, hot)
 	it.agg = a
 	l.suspicion.mark(it, l.suspicion.of(row))
-	a.enqueue(it)
+	g.insert(a, it)
 	g.advance(a)
 	return true
 }
@@ -88,7 +88,7 @@ func (g *Ledger) takeAhead(l *lane, row *store.Row) bool {
 	it := g.add(l, row, l.takeAnnounced(row.ID))
 	it.agg = a
 	l.suspicion.mark(it, &l.suspicion.urgent)
-	a.enqueue(it)
+	g.insert(a, it)
 	g.advance(a)
 	return true
 }
@@ -140,6 +140,21 @@ func (g *Ledger) ready(it *Item) {
 		return
 	}
 	g.enqueue(it)
+}
+
+// insert adds an item to its aggregate's queue. An event that was the next one,
+// and has not been handed to a worker, waits again if the item comes before it:
+// a deferred event may be read before an earlier event of its aggregate.
+func (g *Ledger) insert(a *aggregate, it *Item) {
+	var next *Item
+	if len(a.queue) > 0 {
+		next = a.queue[0]
+	}
+	a.enqueue(it)
+	if next != nil && next != a.queue[0] && next.state == queued {
+		g.forget(next)
+		g.move(next, waiting)
+	}
 }
 
 // advance lets an aggregate's next event be delivered, if no other event comes
@@ -269,7 +284,7 @@ func (g *Ledger) takeDue(l *lane, row *store.Row) bool {
 		return true
 	}
 	l.suspicion.mark(it, late)
-	a.enqueue(it)
+	g.insert(a, it)
 	g.advance(a)
 	return true
 }

@@ -61,13 +61,13 @@ var allowed = [states][states]bool{
 		dropped:  true,
 	},
 	queued: {
-		waiting:  true, // its destination became unavailable
+		waiting:  true, // its destination became unavailable, or another event comes first
 		inFlight: true,
 		finished: true, // dead without a delivery
 		dropped:  true,
 	},
 	parked: {
-		waiting: true, // a suspect, whose attempt is counted first
+		waiting: true, // a suspect, whose attempt is counted first, or another event comes first
 		queued:  true,
 		dropped: true,
 	},

@@ -160,7 +160,8 @@ type (
 		Delay time.Duration
 		Err   error
 	}
-	// Dead means that an event becomes a dead letter. Delivery is its last delivery.
+	// Dead means that an event becomes a dead letter. Delivery is its last
+	// delivery.
 	Dead struct {
 		Item     *Item
 		Delivery *waybill.Delivery
@@ -173,8 +174,9 @@ type (
 		Err         error
 		First       bool
 	}
-	// Back means that a destination is available again, or that it is abandoned:
-	// no event waits for it any more, so that it is no longer probed.
+	// Back means that a destination is available again, or that it is
+	// abandoned: no event waits for it any more, so that it is no longer
+	// probed.
 	Back struct {
 		Destination string
 		For         time.Duration
