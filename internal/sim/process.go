@@ -119,18 +119,34 @@ func (n *node) supervise() {
 			return
 		}
 		select {
+		case <-p.ctx.Done():
+			p.checkStop()
 		case <-p.ended:
-			p.cancel()
 		case <-p.gone:
 		case <-n.w.done:
-			p.cancel()
-			return
 		}
+		p.cancel()
 		down := s.about(time.Millisecond, 4*n.w.plan.relay.Lease)
 		if !n.w.stormy.Load() {
 			down = 100 * time.Millisecond
 		}
 		_ = n.w.sleep(context.Background(), down)
+	}
+}
+
+// checkStop waits until a process that was stopped has ended, and checks that
+// it does not take long, whatever happens meanwhile.
+func (p *process) checkStop() {
+	c := &p.w.plan.relay
+	bound := max(c.DrainTimeout, 5*time.Second) + 16*c.Lease + time.Minute
+	t := time.NewTimer(bound)
+	defer t.Stop()
+	select {
+	case <-p.ended:
+	case <-p.gone:
+	case <-p.w.done:
+	case <-t.C:
+		p.w.lock(func(w *world) { w.fail("stop", nil, "%v was stopped and has not ended after %v", p, bound) })
 	}
 }
 
