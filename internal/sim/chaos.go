@@ -41,6 +41,7 @@ func (w *world) strike(s *stream, f fault) bool {
 	case clockStep:
 		w.lock(func(*world) {
 			w.server.offset += s.between(-lease, lease)
+			w.steppedAt = w.now()
 			w.note(nil, f.String(), nil, int64(w.server.offset), 0, "")
 		})
 	case sinkDown:

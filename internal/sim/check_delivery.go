@@ -66,6 +66,7 @@ func (w *world) began(p *process, batch []waybill.Delivery) []*flight {
 		w.checkSuspect(p, d, ev, suspect)
 		flights[i] = &flight{p: p, epoch: d.Position.Epoch, at: w.now()}
 		ev.flights = append(ev.flights, flights[i])
+		w.aloft[d.ID] = d.Position.Lane
 		p.flying[flights[i]] = ev
 	}
 	return flights
@@ -199,7 +200,9 @@ func (w *world) checkSuspect(p *process, d *waybill.Delivery, ev *event, suspect
 		return
 	}
 	for _, f := range ev.flights {
-		if f.epoch < d.Position.Epoch && f.inWindow {
+		// After a step of the database's clock, a row that was due is not due
+		// any more, and a new owner may not see it among the first.
+		if f.epoch < d.Position.Epoch && f.inWindow && f.at > w.steppedAt {
 			rule := "suspects"
 			if ev.agg != nil && ev.agg.heldAt > f.at {
 				rule = "suspects-behind" // an event in front of it held the aggregate
@@ -266,6 +269,11 @@ func (w *world) returned(p *process, batch []waybill.Delivery, flights []*flight
 			err = results[i]
 		}
 		canceled := err != nil && errors.Is(ended, context.Canceled) && !errors.Is(err, waybill.ErrSettled)
+		if err != nil && errors.Is(ended, context.DeadlineExceeded) && ev.counted == (lease{p, d.Position.Epoch}) {
+			// The relay may have canceled the suspect in the same instant, and
+			// then takes its attempt back.
+			ev.unsure = true
+		}
 		o := ev.resultOf(p, d, err, canceled || ev.agg != nil && failed[ev.agg])
 		if w.plan.sink == orderedSink && err != nil && ev.agg != nil {
 			failed[ev.agg] = true

@@ -51,7 +51,8 @@ func (w *world) released(p *process, leases []driver.Lease, dirty bool) {
 // suspect notes which events in flight are among the first rows of a lane: a
 // new owner must suspect those. Transactions that committed late, or a
 // destination that has come back, may have put more rows in front of an event
-// than a window has. Mu is held.
+// than a window has; and the new owner does not see a deferred event that is not
+// due yet. Mu is held.
 func (w *world) suspect(lease driver.Lease) {
 	s, ctx := w.server, context.Background()
 	first := make(map[waybill.ID]bool)
@@ -67,11 +68,16 @@ func (w *world) suspect(lease driver.Lease) {
 	for i := range due.Rows {
 		first[due.Rows[i].ID] = true
 	}
-	for id := range first {
-		if ev := w.byID[id]; ev != nil {
-			for _, f := range ev.flights {
-				f.inWindow = true
-			}
+	for id, lane := range w.aloft {
+		ev := w.byID[id]
+		if len(ev.flights) == 0 {
+			delete(w.aloft, id)
+		}
+		if lane != lease.Lane {
+			continue
+		}
+		for _, f := range ev.flights {
+			f.inWindow = first[id]
 		}
 	}
 }

@@ -27,7 +27,11 @@ type world struct {
 
 	server *server
 	nodes  []*node
-	all    sync.WaitGroup // every goroutine of the simulator, and every relay
+	// aloft are the lanes of events that are or were in flight, and steppedAt is
+	// when the clock of the database last stepped.
+	aloft     map[waybill.ID]int
+	steppedAt time.Duration
+	all       sync.WaitGroup // every goroutine of the simulator, and every relay
 
 	// mu guards the model: all fields below, and those of the server, the
 	// processes, the events and the aggregates. No call of the product is made
@@ -88,7 +92,7 @@ var (
 func newWorld(p plan, t *tally, ignored map[string]bool) (*world, error) {
 	w := &world{
 		ignored: ignored, plan: p, start: time.Now(), done: make(chan struct{}), tally: t,
-		byID: make(map[waybill.ID]*event), lanes: make([]laneModel, p.lanes), expires: make(map[waybill.ID]time.Time),
+		byID: make(map[waybill.ID]*event), aloft: make(map[waybill.ID]int), lanes: make([]laneModel, p.lanes), expires: make(map[waybill.ID]time.Time),
 		downTill: make(map[string]time.Time), requests: make(map[int]*request),
 	}
 	w.stormy.Store(true)
