@@ -247,7 +247,8 @@ func (p *player) checkDeliveries() {
 			continue
 		}
 		for _, x := range p.w.rows {
-			if x.agg == r.agg && x.seq < r.seq && x.table != "open" && !x.decided && !(p.ordered && p.inFlight[x.name] != nil) && p.err == nil {
+			inOrder := p.ordered && p.inFlight[x.name] != nil // with it, and in front of it
+			if x.agg == r.agg && x.seq < r.seq && x.table != "open" && !x.decided && !inOrder && p.err == nil {
 				p.err = fmt.Errorf("%s is in flight before %s", name, x.name)
 			}
 		}
@@ -363,7 +364,17 @@ func (p *player) moveLane() {
 	}
 }
 
+// acquireLane acquires a lane. Deliveries of an earlier ownership have ended by
+// then: a player knows one delivery of an event at a time.
 func (p *player) acquireLane(lane int) {
+	for _, name := range sortedNames(p.inFlight) {
+		if p.inFlight[name].lane.number == lane {
+			p.end(name)
+			for i, b := range p.batches {
+				p.batches[i] = slices.DeleteFunc(b, func(n string) bool { return n == name })
+			}
+		}
+	}
 	p.w.lanes[lane] = true
 	if p.chance(3) {
 		p.do("acquire %d unclean window=%d", lane, 1+p.r.IntN(5))

@@ -128,7 +128,7 @@ func (w *world) answer(r *Read, now time.Time) []string {
 			} else if row.table == "delayed" && (next.IsZero() || row.due.Before(next)) {
 				next = row.due
 			}
-		case row.table == "ready" && !(r.Kind == ReadUrgent && w.waitsForOthers(r, row)):
+		case row.table == "ready" && (r.Kind != ReadUrgent || !w.waitsForOthers(r, row)):
 			out = append(out, row.word())
 		}
 	}
