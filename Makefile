@@ -97,6 +97,11 @@ benchmarks: ## measure the numbers of docs/benchmarks.md again; ONLY=^drain limi
 mutants: testserver ## break the code on purpose, and see that tests notice; MUTANTS='-only ^relay' limits it
 	$(WITH_ALL) go run ./internal/mutants/cmd/mutants $(MUTANTS)
 
+SIM ?= 2m
+.PHONY: sim
+sim: ## simulate crashes, pauses, lost answers and late commits in virtual time for SIM (2m); SIM_FLAGS=-sim.seed=7
+	go test -count=1 -timeout 0 -run '^TestSim$$' ./internal/sim -v -sim.for=$(SIM) -sim.tally=$(CURDIR)/.tools/sim-tally.json $(SIM_FLAGS)
+
 .PHONY: fuzz
 fuzz: ## run every fuzz target for FUZZTIME (30s)
 	@found=; while read -r dir package; do \

@@ -51,8 +51,8 @@ func (w *world) released(p *process, leases []driver.Lease, dirty bool) {
 // suspect notes which events in flight are among the first rows of a lane: a
 // new owner must suspect those. Transactions that committed late, or a
 // destination that has come back, may have put more rows in front of an event
-// than a window has; and the new owner does not see a deferred event that is not
-// due yet. Mu is held.
+// than a window has; and the new owner does not see a deferred event that is
+// not due yet. Mu is held.
 func (w *world) suspect(lease driver.Lease) {
 	s, ctx := w.server, context.Background()
 	first := make(map[waybill.ID]bool)

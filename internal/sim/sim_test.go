@@ -24,8 +24,9 @@ var (
 	verbose    = flag.Bool("sim.v", false, "print every seed with its time and result")
 )
 
-// defaultTime is how long a run without flags takes on all cores together.
-const defaultTime = 20 * time.Second
+// defaultWorlds is how many seeds run without flags. They are always the same,
+// so that a change is judged by itself; make sim draws others.
+const defaultWorlds = 30
 
 // replays is how often a replayed case runs until it fails.
 const replays = 10
@@ -51,9 +52,10 @@ func TestSim(t *testing.T) {
 		}
 		report(t, c, runBubble(t, c, sum))
 	case *forFlag != 0:
-		runFor(t, max(*seedFlag, 1), *forFlag, sum)
+		until := time.Now().Add(*forFlag)
+		runWhile(t, max(*seedFlag, 1), func(uint64) bool { return time.Now().Before(until) }, sum)
 	default:
-		runFor(t, 1, defaultTime/time.Duration(runtime.GOMAXPROCS(0)), sum)
+		runWhile(t, 1, func(seed uint64) bool { return seed <= defaultWorlds }, sum)
 	}
 }
 
@@ -123,18 +125,20 @@ func replay(t *testing.T, text string, sum *tally) {
 	}
 }
 
-// runFor runs worlds on all cores until the time is over or one fails.
-func runFor(t *testing.T, first uint64, d time.Duration, sum *tally) {
+// runWhile runs worlds on all cores while more are wanted and none fails.
+func runWhile(t *testing.T, first uint64, more func(seed uint64) bool, sum *tally) {
 	var next atomic.Uint64
 	next.Store(first)
 	var once sync.Once
 	var failed atomic.Bool
-	until := time.Now().Add(d)
 	var all sync.WaitGroup
 	for range runtime.GOMAXPROCS(0) {
 		all.Go(func() {
-			for time.Now().Before(until) && !failed.Load() {
+			for !failed.Load() {
 				c := cut{seed: next.Add(1) - 1}
+				if !more(c.seed) {
+					return
+				}
 				began := time.Now()
 				f := runBubble(t, c, sum)
 				if *verbose {

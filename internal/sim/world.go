@@ -27,8 +27,8 @@ type world struct {
 
 	server *server
 	nodes  []*node
-	// aloft are the lanes of events that are or were in flight, and steppedAt is
-	// when the clock of the database last stepped.
+	// aloft are the lanes of events that are or were in flight, and steppedAt
+	// is when the clock of the database last stepped.
 	aloft     map[waybill.ID]int
 	steppedAt time.Duration
 	all       sync.WaitGroup // every goroutine of the simulator, and every relay

@@ -223,3 +223,44 @@ func TestSuspectsThatAreTriedAlone(t *testing.T) {
 		}
 	}
 }
+
+// TestSuspectIsNotBesideItsAggregate: a deferred suspect is read, then an
+// earlier event of its aggregate. Only the earlier event is delivered: before
+// the suspect is counted, and after that as well, when its attempt is taken
+// back.
+func TestSuspectIsNotBesideItsAggregate(t *testing.T) {
+	now := time.Unix(1_700_000_000, 0)
+	row := func(seq int64) *store.Row {
+		id := waybill.NewID()
+		return &store.Row{Key: store.Key{Lane: 1, Seq: seq, ID: id}, Event: waybill.Event{ID: id, AggregateType: "thing", AggregateID: "a"}}
+	}
+	for _, counted := range []bool{false, true} {
+		g := New(Config{BatchSize: 10, ColdQueue: 10, MaxAttempts: 3})
+		g.LaneAcquired(driver.Lease{Lane: 1, Unclean: true, Window: 5}, nil, now)
+		l := g.lanes.at(1)
+		l.open, l.suspicion.ready = true, places{}
+		suspect, earlier := row(10), row(9)
+		g.takeDue(l, suspect)
+		if counted {
+			g.CountSuspects(now)
+			s, ok := g.NextSettlement(now)
+			if !ok || len(s.Retry) != 1 || s.Retry[0].Attempts != 1 {
+				t.Fatalf("the suspect is not counted: %+v", s.Retry)
+			}
+			g.Settled(s, driver.Settled{Held: []int{1}, Moved: []waybill.ID{suspect.ID}}, 0, now)
+		}
+		g.take(l, earlier, now)
+		g.CountSuspects(now)
+		if got := g.NextSuspects(nil, 10, now); len(got) != 0 {
+			t.Errorf("counted %v: the suspect is delivered before the earlier event", counted)
+		}
+		batch := g.NextBatch(nil, 10, now)
+		if len(batch) != 1 || batch[0].row != earlier {
+			t.Fatalf("counted %v: %d events are delivered, want the earlier one", counted, len(batch))
+		}
+		s, ok := g.NextSettlement(now)
+		if ok != counted || counted && (len(s.Retry) != 1 || s.Retry[0].Attempts != 0) {
+			t.Errorf("counted %v: the attempt of the suspect is not taken back: %+v", counted, s.Retry)
+		}
+	}
+}
