@@ -13,8 +13,9 @@ import (
 	"github.com/waybillhq/waybill/internal/eventfill"
 )
 
-// patience bounds every wait for a condition.
-const patience = 60 * time.Second
+// patience bounds every wait for a condition: a server that restarts on a busy
+// machine takes minutes.
+const patience = 5 * time.Minute
 
 // bed is the state of one check.
 type bed struct {

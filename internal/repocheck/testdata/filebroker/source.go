@@ -102,6 +102,9 @@ func (s *session) Take(ctx context.Context, r *driver.Receiver) error {
 			return err
 		}
 		for _, n := range numbers {
+			if n != last+1 {
+				break // a message was added while the folder was read: it is next
+			}
 			last = n
 			if done[n] {
 				continue
