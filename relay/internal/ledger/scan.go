@@ -77,17 +77,19 @@ func (s *scan) impossible(rows []store.Row) bool {
 // saw notes a row that was read at now.
 func (s *scan) saw(row *store.Row, now time.Time) { s.recent.add(row.Seq, row.CreatedAt, now) }
 
-// recent knows where the rows of the last two seconds begin. A transaction
-// draws the seq of its events before it commits, so rows near the end of a lane
-// regularly appear out of order; the fast read begins a little before the
-// position where it stopped.
+// recent knows which rows are older than two seconds. A transaction draws the
+// seq of its events before it commits, so rows regularly appear in front of
+// others that have been read. The fast read begins behind the last row that was
+// written more than two seconds ago: a transaction that drew its seqs since then
+// has higher ones.
 type recent struct {
+	old     int64 // the highest seq of rows that are older
 	buckets [recentBuckets]bucket
 }
 
 type bucket struct {
 	number int64 // the period of time
-	first  int64 // the lowest seq written in that period
+	last   int64 // the highest seq written in that period
 }
 
 const (
@@ -99,6 +101,7 @@ const (
 // written any creation time: a time in the future counts as now.
 func (r *recent) add(seq int64, created, now time.Time) {
 	if created.Before(now.Add(-recentBuckets * bucketWidth)) {
+		r.old = max(r.old, seq)
 		return
 	}
 	if created.After(now) {
@@ -107,20 +110,22 @@ func (r *recent) add(seq int64, created, now time.Time) {
 	n := created.UnixNano() / int64(bucketWidth)
 	b := &r.buckets[n%recentBuckets]
 	if n > b.number {
-		*b = bucket{number: n, first: seq}
-	} else if n == b.number {
-		b.first = min(b.first, seq)
+		r.old = max(r.old, b.last) // that period is more than two seconds ago
+		*b = bucket{number: n, last: seq}
+	} else {
+		b.last = max(b.last, seq)
 	}
 }
 
-// floor returns the seq after which to read: just before the first row of the
-// last two seconds, or read if there is none.
-func (r *recent) floor(now time.Time, read int64) int64 {
+// floor returns the seq after which to read: the last row that is older than
+// two seconds, and not behind the position.
+func (r *recent) floor(now time.Time, position int64) int64 {
 	oldest := now.UnixNano()/int64(bucketWidth) - recentBuckets
+	floor := r.old
 	for _, b := range r.buckets {
-		if b.first > 0 && b.number > oldest {
-			read = min(read, b.first-1)
+		if b.number <= oldest {
+			floor = max(floor, b.last)
 		}
 	}
-	return read
+	return min(floor, position)
 }
