@@ -39,9 +39,10 @@
 //
 // Events that were in flight on a node when it crashed are delivered again by
 // the next owner. One of these events may have caused the crash, so they are
-// suspects: they are delivered one at a time, and each attempt is counted
-// before it is made. An event that kills its process therefore ends as a dead
-// letter.
+// suspects: they are delivered in groups that grow from one event, and each
+// attempt is counted before it is made. Events of a group that crashed are
+// delivered alone. An event that kills its process therefore ends as a dead
+// letter, and its neighbors do not.
 //
 // # Hot and cold path
 //

@@ -3,7 +3,7 @@
 // with the same harness.
 //
 // The processes of these tests are in one program. Tests with processes that
-// are killed or stopped are in the module test.
+// are killed or stopped are in internal/e2e/process.
 package relaytest
 
 import (

@@ -8,17 +8,18 @@
 //
 //	in                          out
 //	LaneAcquired, LaneLost      DueReads, StartRead
-//	DrainLane                   NextBatch, NextSuspect
-//	RowsRead (all reads)        NextSettlement
-//	Announced, Woken            Facts, Counts
-//	DeliveryEnded, Undelivered  NextWakeup
-//	Settled
+//	DrainLane                   NextBatch
+//	RowsRead, ReadFailed        CountSuspects, NextSuspects
+//	Announced                   NextSettlement
+//	DeliveryEnded, Undelivered  Facts, Counts
+//	Settled, SettlementFailed   NextWakeup
+//	Probe, Distrust, Stop
 //
 // An event is an [Item] from the time when its row is read, or announced by its
 // writer, until the relay has processed a read that began after the event's
 // settlement. The method move makes every change of an item's state; the table
-// of allowed changes is beside it. A [scan] holds how far a lane has been read,
-// and a plan when to read what.
+// of allowed changes is beside it. The type scan holds how far a lane has been
+// read, and plan when to read what.
 //
 // docs/protocol.md has the rules that the ledger implements. The scripts in
 // testdata show each of them.
