@@ -52,6 +52,29 @@ func TestListIsUpToDate(t *testing.T) {
 	}
 }
 
+// TestBugsOfTheSimulatorAreUpToDate: every bug that the simulator has to find
+// still applies.
+func TestBugsOfTheSimulatorAreUpToDate(t *testing.T) {
+	root := docblock.Root(t)
+	bugs, err := mutants.Read(os.DirFS(filepath.Join(root, "internal/sim")), "testdata")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(bugs) < 25 {
+		t.Errorf("only %d bugs are listed", len(bugs))
+	}
+	for _, m := range bugs {
+		text, err := os.ReadFile(filepath.Join(root, m.File))
+		if err != nil {
+			t.Errorf("%s: %v", m.Where, err)
+			continue
+		}
+		if changed, err := m.Apply(string(text)); err != nil || changed == string(text) {
+			t.Errorf("%s: %q does not apply: %v", m.Where, m.Name, err)
+		}
+	}
+}
+
 // TestConformanceNamesExist: a mutant that a store's conformance suite detects
 // names a behavior of the suite and, if any, a check of it. A pattern without a
 // match would run nothing.
