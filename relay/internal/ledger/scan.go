@@ -80,8 +80,8 @@ func (s *scan) saw(row *store.Row, now time.Time) { s.recent.add(row.Seq, row.Cr
 // recent knows which rows are older than two seconds. A transaction draws the
 // seq of its events before it commits, so rows regularly appear in front of
 // others that have been read. The fast read begins behind the last row that was
-// written more than two seconds ago: a transaction that drew its seqs since then
-// has higher ones.
+// written more than two seconds ago: a transaction that drew its seqs since
+// then has higher ones.
 type recent struct {
 	old     int64 // the highest seq of rows that are older
 	buckets [recentBuckets]bucket

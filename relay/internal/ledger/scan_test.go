@@ -10,8 +10,8 @@ import (
 )
 
 // TestRecentFloor: the fast read begins behind the last row that was written
-// more than two seconds ago. A transaction that drew a lower seq since then, and
-// has not committed yet, is not passed.
+// more than two seconds ago. A transaction that drew a lower seq since then,
+// and has not committed yet, is not passed.
 func TestRecentFloor(t *testing.T) {
 	var r recent
 	base := time.Unix(1_700_000_000, 0)
