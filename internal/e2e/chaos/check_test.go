@@ -357,16 +357,21 @@ func (c *checker) crashedBetween(from, to time.Time) bool {
 
 // counted: an event is dead because a sink refused it, or because its attempts
 // are exhausted; and every counted attempt has been made. A node that ends
-// between counting a suspect's attempt and delivering it leaves an attempt that
-// was not made.
+// between counting the attempts of a group of suspects and delivering them
+// leaves attempts that were not made.
 func (c *checker) counted() {
-	type tally struct{ counted, made int }
-	excess := 0
+	type tally struct {
+		counted, made int
+		last          move // that counted
+	}
+	var excess []move
 	for _, l := range c.order {
 		lives := make(map[int]tally) // by replay
 		for _, m := range l.moves {
 			v := lives[m.replay]
-			v.counted = max(v.counted, m.attempts)
+			if m.attempts > v.counted {
+				v.counted, v.last = m.attempts, m
+			}
 			lives[m.replay] = v
 			if m.table == "dead" && m.op == "INSERT" && m.attempts < c.limits.maxAttempts && !l.refused(m) {
 				c.say(ruleDead, "%s is dead after %d of %d attempts, and no sink has refused it", l.id, m.attempts, c.limits.maxAttempts)
@@ -384,16 +389,30 @@ func (c *checker) counted() {
 		}
 		for replay, v := range lives {
 			if v.counted > v.made {
-				excess += v.counted - v.made
+				excess = append(excess, slices.Repeat([]move{v.last}, v.counted-v.made)...)
 				if v.counted > v.made+2 { // one can be explained by a kill
 					c.say(ruleAttempts, "%s, replay %d: %d attempts were counted, and %d made", l.id, replay, v.counted, v.made)
 				}
 			}
 		}
 	}
-	if ends := c.faults.ends(); excess > ends {
-		c.say(ruleAttempts, "%d attempts were counted and not made, and nodes ended only %d times", excess, ends)
+	if ends, groups := c.faults.ends(), groupsOf(excess); groups > ends {
+		c.say(ruleAttempts, "%d attempts in %d groups were counted and not made, and nodes ended only %d times", len(excess), groups, ends)
 	}
+}
+
+// groupsOf returns how many settlements these moves come from. A process counts
+// the next group only after the last one has ended, which takes longer than a
+// settlement. An event counts as often as it is listed.
+func groupsOf(moves []move) int {
+	slices.SortFunc(moves, func(a, b move) int { return cmp.Or(cmp.Compare(a.app, b.app), a.at.Compare(b.at)) })
+	groups := 0
+	for i, m := range moves {
+		if i == 0 || m.app != moves[i-1].app || m.id == moves[i-1].id || m.at.Sub(moves[i-1].at) > 100*time.Millisecond {
+			groups++
+		}
+	}
+	return groups
 }
 
 // refused reports whether a sink has permanently refused the event before a
