@@ -80,3 +80,18 @@ func TestSelfPollingIsReported(t *testing.T) {
 		t.Errorf("one lane is handed over: %d of 3 lanes are announced, want 1", n)
 	}
 }
+
+// TestSlotsAreFreed: an announced event that the relay does not take frees its
+// slot of the commit queue. Otherwise the queue fills up for good.
+func TestSlotsAreFreed(t *testing.T) {
+	e := testEngine(t, &hubOnly{}, 1)
+	e.commits.offer(driver.Commit{Entries: []driver.Entry{{Lane: 9, Event: waybill.Event{ID: waybill.NewID()}}}})
+	if n := e.commits.depth.Load(); n != 1 {
+		t.Fatalf("%d slots are taken, want 1", n)
+	}
+	e.takeCommits()
+	e.report(time.Now())
+	if n := e.commits.depth.Load(); n != 0 {
+		t.Errorf("%d slots are taken after the event went to another node", n)
+	}
+}

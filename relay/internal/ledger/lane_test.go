@@ -48,3 +48,17 @@ func TestOwned(t *testing.T) {
 		t.Errorf("visited %v, and %d are left", seen, len(o.list))
 	}
 }
+
+// TestForbiddenChange: outside of tests, the ledger reports a forbidden change
+// of an item's state as a fact.
+func TestForbiddenChange(t *testing.T) {
+	Strict = false
+	defer func() { Strict = true }()
+	g := New(Config{})
+	it := &Item{lane: newLane(driver.Lease{Lane: 3}, nil, time.Time{}), state: settled}
+	g.move(it, queued)
+	facts := g.Facts()
+	if want := (Violation{Lane: 3, From: "settled", To: "queued"}); len(facts) != 1 || facts[0] != want {
+		t.Errorf("the facts are %+v, want %+v", facts, want)
+	}
+}
