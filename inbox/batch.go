@@ -46,7 +46,8 @@ type member[T any] struct {
 	*consumption[T]
 	at      int
 	applied bool
-	alone   bool // needs a transaction of its own
+	alone   bool  // needs a transaction of its own
+	failure error // of the handler, in a common transaction
 }
 
 func (b *batch[T]) add(at int, ev *waybill.Event, fn HandlerFunc[T], fence *waybill.Delivery) {
@@ -69,6 +70,30 @@ func (b *batch[T]) run(ctx context.Context) {
 		}
 		return
 	}
+	b.attemptTogether(ctx)
+	overrun, first := ctx.Err() != nil, true
+	for _, m := range b.list {
+		switch {
+		case m.applied:
+		case overrun && m.failure != nil:
+			b.results[m.at] = m.overran(ctx)
+		default:
+			m.shared = !first
+			b.results[m.at] = m.consume(ctx)
+			first = false
+		}
+	}
+}
+
+// attemptTogether applies as many events as possible in common transactions.
+// They get half of the time of a context with a deadline: slow handlers would
+// otherwise roll back the same batch each time it is delivered.
+func (b *batch[T]) attemptTogether(ctx context.Context) {
+	if end, ok := ctx.Deadline(); ok {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, time.Until(end)/2)
+		defer cancel()
+	}
 	entered := b.enter(ctx)
 	for range together {
 		if !b.attempt(ctx) {
@@ -77,11 +102,6 @@ func (b *batch[T]) run(ctx context.Context) {
 	}
 	for key := range entered {
 		b.g.leave(key)
-	}
-	for _, m := range b.list {
-		if !m.applied {
-			b.results[m.at] = m.consume(ctx)
-		}
 	}
 }
 
@@ -108,8 +128,17 @@ func (m *member[T]) consume(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return waybill.Later(0, m.wrap(context.Cause(ctx)))
 	}
-	res, err := m.g.consume(m.context(ctx), &consumption[T]{ev: m.ev, fn: m.fn, fence: m.own()})
+	res, err := m.g.consume(m.context(ctx), &consumption[T]{ev: m.ev, fn: m.fn, fence: m.own(), shared: m.shared})
 	return settled(res, err, m.own(), m.fence != nil && m.fence.Suspect)
+}
+
+// overran records the failure of a handler that ignored the deadline of the
+// common transaction and returned after the end of ctx. The event has no record
+// yet: otherwise it would have had a transaction of its own.
+func (m *member[T]) overran(ctx context.Context) error {
+	err := m.failed(ctx, driver.Attempt{Owner: waybill.NewID()}, 1, m.failure)
+	m.g.tell(m.ev, Result{}, err, 0)
+	return err
 }
 
 // context returns the context of the handler, which has the delivery, if any.
@@ -168,6 +197,10 @@ func (b *batch[T]) attempt(ctx context.Context) bool {
 		return false
 	}
 	out.failing.alone = true
+	var failed failedError
+	if errors.As(err, &failed) {
+		out.failing.failure = failed.error
+	}
 	return true
 }
 

@@ -103,6 +103,8 @@ type consumption[T any] struct {
 	until  time.Time // latest end of the claim, by the local clock
 	// suspect reports that the event may have killed its last consumer.
 	suspect bool
+	// shared reports that other events used a part of the context's time.
+	shared bool
 }
 
 // run makes one attempt, unless the record rules it out.
@@ -298,9 +300,13 @@ func (g *Group[T]) prove(ctx context.Context, tx T) error {
 	return nil
 }
 
-// apply calls the handler.
+// apply calls the handler. A handler that ignores its context and returns after
+// the deadline has failed: its transaction cannot be committed.
 func (e *consumption[T]) apply(ctx context.Context, tx T, attempt int) error {
 	err := panics.Call(func() error { return e.fn(e.delivered(ctx, attempt), tx, *e.ev) })
+	if err == nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		err = fmt.Errorf("the handler returned after its deadline: %w", ctx.Err())
+	}
 	if err == nil {
 		return nil
 	}
@@ -364,10 +370,10 @@ const recordTime = 10 * time.Second
 func (e *consumption[T]) failed(ctx context.Context, a driver.Attempt, attempts int, err error) error {
 	g := e.g
 	class, delay := waybill.Classify(err)
-	if ctx.Err() != nil || class == waybill.ClassDefer || class == waybill.ClassUnavailable {
+	if e.interrupted(ctx) || class == waybill.ClassDefer || class == waybill.ClassUnavailable {
 		e.release(ctx, a)
 		if class != waybill.ClassDefer && class != waybill.ClassUnavailable {
-			err = waybill.Later(0, err) // caused by a shutdown
+			err = waybill.Later(0, err) // not the event's fault
 		}
 		return e.wrap(err)
 	}
@@ -393,6 +399,14 @@ func (e *consumption[T]) failed(ctx context.Context, a driver.Attempt, attempts 
 	}
 	g.inbox.cfg.Logger.LogAttrs(ctx, slog.LevelWarn, "an event failed in a consumer group", e.attrs(attempts, err)...)
 	return waybill.Later(f.Delay, e.wrap(fmt.Errorf("attempt %d failed: %w", attempts, err)))
+}
+
+// interrupted reports that the context ended the attempt for a reason other
+// than the event: a shutdown, or a deadline of which other events used a part.
+// A handler that exceeds a deadline by itself has failed.
+func (e *consumption[T]) interrupted(ctx context.Context) bool {
+	err := ctx.Err()
+	return err != nil && (e.shared || !errors.Is(err, context.DeadlineExceeded))
 }
 
 func (e *consumption[T]) attrs(attempts int, err error) []slog.Attr {

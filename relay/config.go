@@ -68,8 +68,9 @@ type Config struct {
 	// OnDead decides whether an aggregate continues after one of its events
 	// became a dead letter. Defaults to [Continue].
 	OnDead OnDead
-	// DeliverTimeout limits one call of the sink. Defaults to 0: only the lease
-	// limits the call.
+	// DeliverTimeout limits one call of the sink, which may have a batch of
+	// events. An event whose delivery exceeds it has failed. Defaults to 0:
+	// only the lease limits the call.
 	DeliverTimeout time.Duration
 
 	// Lease is how long a node owns its lanes after its last heartbeat, and so
