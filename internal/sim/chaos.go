@@ -121,13 +121,7 @@ func (w *world) operate(s *stream, f fault) bool {
 		}
 		w.replay(ids)
 	case operatorDiscard:
-		gone, _ := w.server.base.Discard(ctx, ids[:1])
-		w.lock(func(*world) {
-			for _, id := range gone {
-				w.byID[id].state = discarded
-				w.note(nil, "discarded", w.byID[id], 0, 0, "")
-			}
-		})
+		w.discard(ids[:1])
 	default:
 		free, _ := w.server.base.Unblock(ctx, ids)
 		w.lock(func(*world) {
@@ -139,9 +133,13 @@ func (w *world) operate(s *stream, f fault) bool {
 	return true
 }
 
-// replay replays dead letters.
-func (w *world) replay(ids []waybill.ID) {
+// replay replays dead letters, and returns those whose dedup key belongs to
+// another event by now.
+func (w *world) replay(ids []waybill.ID) (refused []waybill.ID) {
 	done, _ := w.server.base.Replay(context.Background(), ids)
+	for _, r := range done.Refused {
+		refused = append(refused, r.ID)
+	}
 	w.lock(func(*world) {
 		for _, id := range done.IDs {
 			ev := w.byID[id]
@@ -149,6 +147,18 @@ func (w *world) replay(ids []waybill.ID) {
 			ev.replay++
 			w.pending++
 			w.note(nil, "replayed", ev, int64(ev.replay), 0, "")
+		}
+	})
+	return refused
+}
+
+// discard deletes dead letters.
+func (w *world) discard(ids []waybill.ID) {
+	gone, _ := w.server.base.Discard(context.Background(), ids)
+	w.lock(func(*world) {
+		for _, id := range gone {
+			w.byID[id].state = discarded
+			w.note(nil, "discarded", w.byID[id], 0, 0, "")
 		}
 	})
 }

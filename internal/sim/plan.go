@@ -132,7 +132,7 @@ func (p *plan) drawSize(s *stream) {
 	switch size := s.float(); {
 	case size < 0.70:
 		p.events, p.txEvents, p.aggregates = 10+s.n(250), 1+s.n(4), 1+s.n(8)
-	case size < 0.88:
+	case size < 0.80:
 		p.events, p.txEvents, p.aggregates = 300+s.n(1500), 1+s.n(20), 1+s.n(60)
 	default:
 		p.events, p.txEvents, p.aggregates = 8000+s.n(25000), 100+s.n(400), 50+s.n(2000)
@@ -176,8 +176,8 @@ func (p *plan) drawRelay(s *stream) {
 	}
 	c.OnDead = pick(s, relay.Continue, relay.Block)
 	c.DeliverTimeout = pick(s, 0, 0, 50*time.Millisecond, 2*time.Second)
-	if p.sink == groupSink {
-		c.DeliverTimeout = 0 // a group rolls a batch back that takes longer, every time
+	if p.sink == groupSink && c.DeliverTimeout > 0 {
+		c.DeliverTimeout = 2 * time.Second // batches take longer, handlers do not
 	}
 	c.Lease = pick(s, time.Second, 3*time.Second, 15*time.Second, 40*time.Second)
 	c.PollInterval = pick(s, 20*time.Millisecond, 200*time.Millisecond, 0, 10*time.Second)

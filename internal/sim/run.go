@@ -90,7 +90,8 @@ func (w *world) patience() time.Duration {
 	return 20*max(c.Lease, 15*time.Second) + 6*longest + 20*max(c.PollInterval, 2*time.Second) + 10*max(c.SweepInterval, time.Second) + 2*work + 10*time.Minute
 }
 
-// replayAll replays every dead letter.
+// replayAll replays every dead letter. It discards one that is refused: the
+// event that has its dedup key may wait behind it.
 func (w *world) replayAll() {
 	dead, err := w.server.base.List(context.Background(), store.Dead, store.Filter{}, 0, 100_000)
 	if err != nil || len(dead) == 0 {
@@ -100,7 +101,9 @@ func (w *world) replayAll() {
 	for _, r := range dead {
 		ids = append(ids, r.ID)
 	}
-	w.replay(ids)
+	if refused := w.replay(ids); len(refused) > 0 {
+		w.discard(refused)
+	}
 }
 
 // settledAll reports whether no event is pending and none is being written.

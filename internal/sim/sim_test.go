@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"runtime/debug"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -27,6 +28,10 @@ var (
 // defaultWorlds is how many seeds run without flags. They are always the same,
 // so that a change is judged by itself; make sim draws others.
 const defaultWorlds = 30
+
+// gcPercent is the garbage collector's setting for long runs: worlds are small
+// and short, and the default spends a third of the time on collections.
+const gcPercent = 800
 
 // replays is how often a replayed case runs until it fails.
 const replays = 10
@@ -52,6 +57,7 @@ func TestSim(t *testing.T) {
 		}
 		report(t, c, runBubble(t, c, sum))
 	case *forFlag != 0:
+		defer debug.SetGCPercent(debug.SetGCPercent(gcPercent))
 		until := time.Now().Add(*forFlag)
 		runWhile(t, max(*seedFlag, 1), func(uint64) bool { return time.Now().Before(until) }, sum)
 	default:

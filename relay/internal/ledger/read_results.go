@@ -168,7 +168,9 @@ func (g *Ledger) takeSkimmed(l *lane, r *Read, a *Answer) (taken int, short bool
 		if _, skipped := r.Skip[ref.Aggregate]; skipped {
 			// Also if the aggregate was released meanwhile: then the row is
 			// read again.
-			l.aggregate(ref.Aggregate).pass(ref.Seq)
+			agg := l.aggregate(ref.Aggregate)
+			l.suspicion.passBehind(agg, ref.ID, &l.suspicion.ready)
+			agg.pass(ref.Seq)
 			l.scan.recent.add(ref.Seq, g.dbNow(), g.dbNow()) // its time is not known
 		} else if len(rows) > 0 && rows[0].ID == ref.ID { // else the row is gone
 			if !g.take(l, &rows[0], a.Page.Now) {

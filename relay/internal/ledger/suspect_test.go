@@ -264,3 +264,48 @@ func TestSuspectIsNotBesideItsAggregate(t *testing.T) {
 		}
 	}
 }
+
+// TestSkimmedRowsStaySuspect: rows of a held aggregate that a large page only
+// lists may have been in flight with the row that holds the aggregate. The
+// suspicion outlasts the end of the lane's ready rows.
+func TestSkimmedRowsStaySuspect(t *testing.T) {
+	g := New(Config{})
+	g.LaneAcquired(driver.Lease{Lane: 1, Unclean: true, Window: 4}, nil, time.Time{})
+	l := g.lanes.at(1)
+	g.now = time.Now()
+	key := store.Aggregate{Type: "thing", ID: "a"}
+	ref := driver.RowRef{Key: store.Key{Lane: 1, Seq: 7, ID: waybill.NewID()}, Aggregate: key}
+	g.takeSkimmed(l, &Read{Skip: map[store.Aggregate]struct{}{key: {}}}, &Answer{Refs: []driver.RowRef{ref}})
+	l.suspicion.seenReady()
+	it := &Item{lane: l, row: &store.Row{Key: ref.Key}}
+	if l.suspicion.mark(it, &l.suspicion.ready); !it.suspect {
+		t.Error("a row that was listed is not suspect")
+	}
+}
+
+// TestSuspectsBehindARowAreBounded: an aggregate has as many ready suspects
+// behind a row as an owner has of its events in memory, twice: others may have
+// been committed among them since. Deferred rows do not count.
+func TestSuspectsBehindARowAreBounded(t *testing.T) {
+	l := newLane(driver.Lease{Lane: 1, Unclean: true, Window: 1000}, nil, time.Time{})
+	a := l.aggregate(store.Aggregate{Type: "thing", ID: "a"})
+	for range 500 {
+		id := waybill.NewID()
+		l.suspicion.passBehind(a, id, &l.suspicion.ready)
+		l.suspicion.passBehind(a, id, &l.suspicion.ready)
+	}
+	if got := len(l.suspicion.wary); got != 128 {
+		t.Errorf("%d rows are suspect, want 128", got)
+	}
+	for range 200 {
+		l.suspicion.passBehind(a, waybill.NewID(), &l.suspicion.late)
+	}
+	if got := len(l.suspicion.wary); got != 128+200 {
+		t.Errorf("%d rows are suspect, want 128 and the 200 that are deferred", got)
+	}
+	l.suspicion.seenReady()
+	l.suspicion.passBehind(l.aggregate(store.Aggregate{Type: "thing", ID: "b"}), waybill.NewID(), &l.suspicion.ready)
+	if got := len(l.suspicion.wary); got != 128+200 {
+		t.Error("a row is suspect although all rows of the crashed owner were seen")
+	}
+}

@@ -113,16 +113,26 @@ func (s *suspicion) pass(dest string, id waybill.ID, p *places) {
 	}
 }
 
+// maxBehind limits the ready rows of an aggregate that stay suspect behind
+// another row. An owner has up to maxQueued events of an aggregate in memory;
+// as many rows may have been committed among them since.
+const maxBehind = 2 * maxQueued
+
 // passBehind keeps a row suspect that is passed over because it waits for a row
-// of its aggregate: an owner that crashed before that row was deferred may have
-// had both in flight, in one batch. An owner has no more than maxQueued events
-// of an aggregate in memory. The places stay free: the owner may as well have
-// passed over the row.
+// of its aggregate: an owner that crashed before that row was deferred or
+// replayed may have had both in flight, in one batch. The places stay free: the
+// owner may as well have passed over the row.
 func (s *suspicion) passBehind(a *aggregate, id waybill.ID, p *places) {
-	if _, known := s.wary[id]; !known && p.free > 0 && a.wary < maxQueued && len(s.wary) < maxWary/2 {
-		a.wary++
-		s.wary[id] = struct{}{}
+	if _, known := s.wary[id]; known || p.free == 0 || len(s.wary) >= maxWary/2 {
+		return
 	}
+	if p != &s.late {
+		if a.wary >= maxBehind {
+			return
+		}
+		a.wary++
+	}
+	s.wary[id] = struct{}{}
 }
 
 // cleared lets rows that waited for a suspect's place continue.
