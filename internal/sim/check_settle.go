@@ -173,10 +173,11 @@ func (w *world) settledOne(p *process, ev *event, r *driver.Result, kind string,
 // Mu is held.
 func (w *world) count(p *process, ev *event, o *outcome, r *driver.Result, durable bool) {
 	by := lease{p, w.lanes[r.Lane].epoch}
+	more := r.Attempts > ev.attempts
 	switch {
-	case o.fresh(by.epoch) || r.Attempts < ev.attempts:
+	case o.fresh(by.epoch) && (o.class != waybill.ClassDefer || !more) || r.Attempts < ev.attempts:
 		ev.counted = lease{}
-	case r.Attempts > ev.attempts:
+	case more:
 		ev.counted = by
 		if !durable {
 			w.fail("attempts", ev, "is counted by %v before its delivery, and the count is not durable", p)

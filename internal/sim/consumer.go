@@ -49,7 +49,8 @@ func (p *process) handle(ctx context.Context, tx Tx, ev waybill.Event) error {
 	if err := p.sleep(ctx, time.Duration(w.roll("handler", t.no, t.n)*latency)+1); err != nil {
 		return err
 	}
-	if w.happens(handlerSlow, t.no, t.n) {
+	// A repeated event is slow more often: that is when a claim is overtaken.
+	if w.happens(handlerSlow, t.no, t.n) || t.n > 1 && w.happens(handlerSlow, t.no, -t.n) {
 		_ = p.sleep(context.Background(), time.Duration(w.roll("slow", t.no, t.n)*3*float64(w.plan.relay.Lease)))
 	}
 	if w.happens(handlerFails, t.no, t.n) {
@@ -121,10 +122,22 @@ func (w *world) take() *message {
 			q[i] = q[len(q)-1]
 			w.broker.queue = q[:len(q)-1]
 			w.broker.busy++
+			w.repeat(m)
 			return m
 		}
 	}
 	return nil
+}
+
+// repeat lets a message that was delivered before come again while its consumer
+// has it. Mu is held.
+func (w *world) repeat(m *message) {
+	ev := w.byID[m.ev.ID]
+	if m.tries == 0 || ev == nil || !w.happens(messageTwice, ev.no, -m.tries) {
+		return
+	}
+	after := time.Now().Add(time.Duration(w.roll("again", ev.no, m.tries) * 2 * float64(w.plan.relay.Lease)))
+	w.broker.queue = append(w.broker.queue, &message{ev: m.ev, after: after, tries: m.tries})
 }
 
 // consume takes messages until the process ends.
