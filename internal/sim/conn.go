@@ -208,7 +208,14 @@ func (c *conn) Acquire(ctx context.Context, n store.Node, lanes []int, window in
 	return do(ctx, c, callAcquire, true, func(ctx context.Context) ([]driver.Lease, error) {
 		c.s.flush()
 		leases, err := c.s.base.Acquire(ctx, n, lanes, window)
-		c.s.w.lock(func(w *world) { w.acquired(c.p, n.ID, leases, window) })
+		c.s.w.lock(func(w *world) {
+			w.acquired(c.p, n.ID, leases, window)
+			if c.p.node.hasty && len(leases) > 0 {
+				c.p.node.hasty, c.p.hasty = false, leases
+				w.note(c.p, "stops", nil, 0, 0, "during an acquisition")
+				c.p.cancel()
+			}
+		})
 		return leases, err
 	})
 }

@@ -34,6 +34,50 @@ func (w *world) probe() {
 	}
 }
 
+// stopInHaste checks after the storm that a process that is stopped during an
+// acquisition releases the lanes that it gets.
+func (w *world) stopInHaste() {
+	n := w.nodes[0]
+	var p *process
+	w.lock(func(*world) {
+		n.hasty = true
+		if n.proc != nil {
+			n.proc.cancel()
+		}
+	})
+	for range 100 {
+		if w.over() || w.sleep(context.Background(), w.plan.relay.Lease/10) != nil {
+			return
+		}
+		w.lock(func(*world) {
+			if p == nil && n.proc != nil && n.proc.hasty != nil {
+				p = n.proc
+			}
+		})
+		if p == nil {
+			continue
+		}
+		select {
+		case <-p.ended:
+			w.lock(func(*world) { w.checkHaste(p) })
+			return
+		default:
+		}
+	}
+	w.lock(func(*world) { n.hasty = false }) // another node has all lanes
+}
+
+// checkHaste checks the lanes that a process acquired while it was stopped. Mu
+// is held.
+func (w *world) checkHaste(p *process) {
+	for _, lease := range p.hasty {
+		if l := &w.lanes[lease.Lane]; l.epoch == lease.Epoch && (l.proc == p || l.dirty) {
+			w.fail("stop", nil, "%v was stopped during an acquisition, and lane %d is not released in good order", p, lease.Lane)
+			return
+		}
+	}
+}
+
 // maxProbes is the number of aggregates that a node probes.
 const maxProbes = 8
 

@@ -18,10 +18,13 @@ import (
 
 // node is a place where one process runs at a time.
 type node struct {
-	w    *world
-	no   int
+	w  *world
+	no int
+	// The world's mutex guards the fields below.
 	runs int
-	proc *process // guarded by the world's mutex
+	proc *process
+	// hasty: the next process is stopped while it acquires its first lanes.
+	hasty bool
 }
 
 // process is one run of a service: writers, a relay, consumers and callers.
@@ -49,6 +52,8 @@ type process struct {
 	cutOffUntil time.Time
 	flying      map[*flight]*event
 	calls       int // of the sink, at this moment
+	// hasty are the lanes that the process acquired while it was stopped.
+	hasty []driver.Lease
 }
 
 func (p *process) String() string {

@@ -35,6 +35,7 @@ func run(c cut, t *tally, ignored map[string]bool) *failure {
 	w.arrive()
 	w.answerAll()
 	w.probe()
+	w.stopInHaste()
 	w.lock(func(w *world) { w.end() })
 	w.all.Wait()
 	time.Sleep(time.Minute) // what the relays abandoned ends

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/waybillhq/waybill"
@@ -166,8 +167,7 @@ func (x *session) Commit(ctx context.Context, accepted []waybill.ID, check bool)
 	if err != nil {
 		return info, err
 	}
-	if l.fault == answerDelayed && w.plan.rate[processStop] > 0 {
-		l.after = max(l.after, 5*time.Second)
+	if w.stormy.Load() && w.roll("hand-over", x.no) < handOvers {
 		w.handOver(c.p, x)
 	}
 	if l.fault == crashAfter {
@@ -180,28 +180,42 @@ func (x *session) Commit(ctx context.Context, accepted []waybill.ID, check bool)
 	return info, nil
 }
 
+// handOvers is the share of commits whose answer waits for a hand-over, among
+// those that could be announced too late.
+const handOvers = 0.15
+
 // handOver stops the owner of an event's lane while the writer of the event
-// waits for the answer to its commit, so that the lane may move to the writer's
-// own process in front of the announcement.
+// waits for the answer to its commit, until the lane has moved to the writer's
+// own process in front of the announcement, or for a few leases.
 func (w *world) handOver(p *process, x *session) {
 	var owner *process
+	lane := 0
 	w.lock(func(*world) {
 		for i, ev := range x.events {
 			if ev.agg == nil {
-				owner = w.lanes[x.lanes[i]].proc
+				lane = x.lanes[i]
+				owner = w.lanes[lane].proc
 			}
 		}
 	})
-	if owner == nil || owner == p {
+	if owner == nil || owner == p || slices.Contains(w.plan.off, processStop) {
 		return
 	}
 	w.tally.fault(processStop)
-	w.all.Go(func() {
-		if w.sleep(context.Background(), time.Second) == nil {
-			w.lock(func(*world) { w.note(owner, "stops", nil, 0, 0, "hand-over") })
-			owner.cancel()
+	if p.sleep(context.Background(), time.Second) != nil { // the owner delivers the event
+		return
+	}
+	w.lock(func(*world) { w.note(owner, "stops", nil, 0, 0, "hand-over") })
+	owner.cancel()
+	const pause = 50 * time.Millisecond
+	moved := false
+	for range 3 * w.plan.relay.Lease / pause {
+		if moved || p.sleep(context.Background(), pause) != nil {
+			break
 		}
-	})
+		w.lock(func(*world) { moved = w.lanes[lane].proc == p })
+	}
+	_ = p.sleep(context.Background(), time.Duration(w.roll("caught up", x.no)*float64(time.Second)))
 }
 
 // apply commits.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/waybillhq/waybill"
@@ -147,6 +148,7 @@ func (s *sink) before(ctx context.Context, t try) error {
 		s.p.crash("by poison")
 		return errCrashed
 	case s.down(t.ev):
+		s.stall(t)
 		return waybill.Unavailable(errSink)
 	case is(sinkUnavailable):
 		return waybill.Unavailable(errSink)
@@ -167,6 +169,27 @@ func (s *sink) before(ctx context.Context, t try) error {
 		_ = s.p.sleep(context.Background(), time.Duration(w.roll("late", t.no, t.n)*3*float64(w.plan.relay.Lease)))
 	}
 	return nil
+}
+
+// stalls is the share of deliveries to a destination that is down that do not
+// get their answer while lanes move.
+const stalls = 0.05
+
+// stall delays the answer of a destination that is down, and restarts another
+// node, so that the lane of the delivery may move meanwhile.
+func (s *sink) stall(t try) {
+	w := s.w
+	if !w.stormy.Load() || len(w.nodes) < 2 || slices.Contains(w.plan.off, processStop) || w.roll("stall", t.no, t.n) >= stalls {
+		return
+	}
+	w.tally.fault(processStop)
+	w.lock(func(*world) {
+		if other := w.nodes[(s.p.node.no+1)%len(w.nodes)].proc; other != nil {
+			w.note(other, "stops", nil, 0, 0, "stall")
+			other.cancel()
+		}
+	})
+	_ = s.p.sleep(context.Background(), time.Duration(w.roll("stalled", t.no, t.n)*6*float64(w.plan.relay.Lease)))
 }
 
 // down reports whether the destination of an event is down.
