@@ -134,8 +134,10 @@ func (p *plan) drawSize(s *stream) {
 		p.events, p.txEvents, p.aggregates = 10+s.n(250), 1+s.n(4), 1+s.n(8)
 	case size < 0.80:
 		p.events, p.txEvents, p.aggregates = 300+s.n(1500), 1+s.n(20), 1+s.n(60)
-	default:
+	case size < 0.97:
 		p.events, p.txEvents, p.aggregates = 8000+s.n(25000), 100+s.n(400), 50+s.n(2000)
+	default:
+		p.events, p.txEvents, p.aggregates = 100_000+s.n(200_000), 300+s.n(700), 500+s.n(5000)
 	}
 	p.writers = 1 + s.n(3)
 	p.destinations = 1 + s.n(4)
@@ -165,6 +167,9 @@ func (p *plan) drawRelay(s *stream) {
 	c.ColdQueue = pick(s, 0, 0, 1, 2, 5, 30)
 	if p.events > 5000 {
 		c.BatchSize, c.ColdQueue = pick(s, 0, 100, 500), pick(s, 0, 200, 2000)
+	}
+	if p.events > 50_000 {
+		c.BatchSize, c.ColdQueue, c.Workers = 1000, 8000, 8
 	}
 	c.MaxAttempts = pick(s, 0, 1, 2, 3, 5, -1)
 	c.BackoffBase = s.about(time.Millisecond, 5*time.Second)
@@ -212,7 +217,7 @@ func (p *plan) drawRates(s *stream) {
 	}
 	if p.events > 5000 { // as many faults as in other worlds, spread over more events
 		for f := range p.rate {
-			p.rate[f] /= 20
+			p.rate[f] /= float64(max(p.events/1500, 20))
 		}
 	}
 	for _, f := range chaosFaults {

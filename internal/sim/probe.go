@@ -71,7 +71,7 @@ func (w *world) stopInHaste() {
 // is held.
 func (w *world) checkHaste(p *process) {
 	for _, lease := range p.hasty {
-		if l := &w.lanes[lease.Lane]; l.epoch == lease.Epoch && (l.proc == p || l.dirty) {
+		if l := &w.lanes[lease.Lane]; l.epoch == lease.Epoch && (l.proc == p || l.dirty && !lease.Unclean) {
 			w.fail("stop", nil, "%v was stopped during an acquisition, and lane %d is not released in good order", p, lease.Lane)
 			return
 		}
