@@ -270,6 +270,10 @@ func (g *Ledger) finishFastLane(l *lane, rows []store.Row, r *Read, a *Answer) b
 	return s.position > before || len(l.items) > known
 }
 
+// minDuePause is the minimum pause between two full pages of deferred rows,
+// also without a linger: the rows of the next page may be the same ones.
+const minDuePause = time.Millisecond
+
 // finishDue takes deferred rows that are due.
 func (g *Ledger) finishDue(r *Read, a *Answer) {
 	full := len(a.Page.Rows) >= r.Limit
@@ -277,7 +281,7 @@ func (g *Ledger) finishDue(r *Read, a *Answer) {
 		g.dueTimes.at(g.now.Add(next.Sub(a.Page.Now)))
 	}
 	if full {
-		g.dueTimes.at(g.now.Add(g.cfg.Linger))
+		g.dueTimes.at(g.now.Add(max(g.cfg.Linger, minDuePause)))
 	}
 	crowded := false
 	for i := range a.Page.Rows {

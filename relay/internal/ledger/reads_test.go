@@ -4,6 +4,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/store"
 	"github.com/waybillhq/waybill/store/driver"
 )
 
@@ -19,5 +21,21 @@ func TestUrgentReadBeginsAtTheHorizon(t *testing.T) {
 	r, ok := g.StartRead(ReadUrgent, time.Now())
 	if !ok || len(r.Cursors) != 1 || r.Cursors[0] != (driver.Cursor{Lane: 3, After: 40}) {
 		t.Errorf("the read begins at %+v, want lane 3 after 40", r.Cursors)
+	}
+}
+
+// TestDueRowsAreNotReadInALoop: a full page of deferred rows is followed by a
+// pause, also without a linger.
+func TestDueRowsAreNotReadInALoop(t *testing.T) {
+	now := time.Now()
+	for linger, want := range map[time.Duration]time.Duration{-1: time.Millisecond, 0: time.Millisecond, 5 * time.Millisecond: 5 * time.Millisecond} {
+		g := New(Config{Linger: linger, PollInterval: time.Second})
+		g.LaneAcquired(driver.Lease{Lane: 1}, nil, now)
+		g.dueTimes.next = now.Add(time.Hour)
+		row := store.Row{Key: store.Key{Lane: 1, Seq: 1, ID: waybill.NewID()}}
+		g.RowsRead(Read{Kind: ReadDue, lanes: g.lanes.list, Limit: 1}, Answer{Page: driver.Page{Rows: []store.Row{row}, Now: now}}, now)
+		if got := g.dueTimes.next.Sub(now); got != want {
+			t.Errorf("linger %v: the next read is due in %v, want %v", linger, got, want)
+		}
 	}
 }
