@@ -18,22 +18,97 @@ import (
 // history with many lost answers takes longer.
 const patience = time.Minute
 
+// model is a sequential specification of a part of a store. States are
+// comparable.
+type model struct {
+	start any
+	// step returns the states that can follow a state; none if the contract
+	// does not allow the answer.
+	step     func(state any, in operation, out any) []any
+	describe func(in operation, out any) string
+}
+
+// operation is an input of a model.
+type operation interface {
+	// isLost reports whether the answer of the operation was lost.
+	isLost() bool
+	// forget returns the operation without its answer, and whether it may
+	// change anything.
+	forget() (lost operation, changes bool)
+}
+
+// endOfRun is an operation after the last answer of a run.
+type endOfRun struct{}
+
+// phase is a state during a run or after it.
+type phase struct {
+	state any
+	over  bool
+}
+
+// checker returns the model for porcupine, which needs a moment for every
+// operation. An operation whose answer was lost changes the state at its
+// moment, or never happens; then its moment is after the run. To search other
+// moments, at which it changes nothing, would double the work for each such
+// operation.
+func (m model) checker() porcupine.Model {
+	return (&porcupine.NondeterministicModel{
+		Init: func() []any { return []any{phase{state: m.start}} },
+		Step: func(state, input, output any) []any {
+			before := state.(phase)
+			in, ok := input.(operation)
+			if !ok { // the end of the run
+				return []any{phase{state: before.state, over: true}}
+			}
+			if before.over {
+				return []any{before}
+			}
+			var after []any
+			for _, next := range m.step(before.state, in, output) {
+				if !in.isLost() || next != before.state {
+					after = append(after, phase{state: next})
+				}
+			}
+			return after
+		},
+		DescribeOperation: func(input, output any) string {
+			if in, ok := input.(operation); ok {
+				return m.describe(in, output)
+			}
+			return "end of the run"
+		},
+		DescribeState: func(state any) string { return fmt.Sprint(state.(phase).state) },
+	}).ToModel()
+}
+
+// ended adds the end of the run to operations.
+func ended(ops []porcupine.Operation) []porcupine.Operation {
+	end := int64(0)
+	for _, op := range ops {
+		if op.Return != never {
+			end = max(end, op.Return)
+		}
+		end = max(end, op.Call)
+	}
+	return append(slices.Clone(ops), porcupine.Operation{ClientId: 0, Input: endOfRun{}, Call: end + 1, Return: end + 2})
+}
+
 // violation is a part of a history that the model does not allow.
 type violation struct {
 	part  string
-	model porcupine.Model
+	model model
 	ops   []porcupine.Operation
 }
 
 // check returns the first violation of a history, or nil.
-func check(t *testing.T, model porcupine.Model, log *history) *violation {
+func check(t *testing.T, m model, log *history) *violation {
 	t.Helper()
 	for _, part := range slices.Sorted(maps.Keys(log.parts)) {
 		ops := log.parts[part]
-		switch porcupine.CheckOperationsTimeout(model, ops, patience) {
+		switch porcupine.CheckOperationsTimeout(m.checker(), ended(ops), patience) {
 		case porcupine.Ok:
 		case porcupine.Illegal:
-			return &violation{part: part, model: model, ops: ops}
+			return &violation{part: part, model: m, ops: ops}
 		case porcupine.Unknown:
 			t.Fatalf("%s: the checker did not end: %d operations", part, len(ops))
 		}
@@ -43,17 +118,17 @@ func check(t *testing.T, model porcupine.Model, log *history) *violation {
 
 // want fails the test if a history has a violation: it prints the shortest
 // beginning of the history that has it, and writes a picture.
-func want(t *testing.T, seed uint64, model porcupine.Model, log *history) {
+func want(t *testing.T, seed uint64, m model, log *history) {
 	t.Helper()
-	v := check(t, model, log)
+	v := check(t, m, log)
 	if v == nil {
 		return
 	}
 	short := v.shortest()
 	path := filepath.Join(t.ArtifactDir(), "linear.html")
-	_, info := porcupine.CheckOperationsVerbose(model, short, patience)
+	_, info := porcupine.CheckOperationsVerbose(m.checker(), ended(short), patience)
 	if file, err := os.Create(path); err == nil {
-		if err := porcupine.Visualize(model, info, file); err != nil {
+		if err := porcupine.Visualize(m.checker(), info, file); err != nil {
 			t.Error(err)
 		}
 		_ = file.Close()
@@ -70,7 +145,7 @@ func (v *violation) shortest() []porcupine.Operation {
 	}
 	slices.Sort(ends)
 	n, _ := slices.BinarySearchFunc(ends, true, func(end int64, _ bool) int {
-		if porcupine.CheckOperationsTimeout(v.model, v.until(end), patience) == porcupine.Illegal {
+		if porcupine.CheckOperationsTimeout(v.model.checker(), ended(v.until(end)), patience) == porcupine.Illegal {
 			return 0
 		}
 		return -1
@@ -98,13 +173,6 @@ func (v *violation) until(end int64) []porcupine.Operation {
 	return ops
 }
 
-// operation is an input of one of the models.
-type operation interface {
-	// forget returns the operation without its answer, and whether it may
-	// change anything.
-	forget() (lost any, changes bool)
-}
-
 // text lists operations in the order of their ends.
 func (v *violation) text(ops []porcupine.Operation) string {
 	ops = slices.Clone(ops)
@@ -117,7 +185,7 @@ func (v *violation) text(ops []porcupine.Operation) string {
 		if op.Return == never {
 			end = "…"
 		}
-		fmt.Fprintf(&b, "  %4d–%-4s client %d: %s\n", op.Call, end, op.ClientId%clients, v.model.DescribeOperation(op.Input, op.Output))
+		fmt.Fprintf(&b, "  %4d–%-4s client %d: %s\n", op.Call, end, op.ClientId%clients, v.model.describe(op.Input.(operation), op.Output))
 	}
 	return b.String()
 }

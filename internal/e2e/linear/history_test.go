@@ -35,6 +35,9 @@ const (
 	// clients is the number of concurrent clients of a run. In the relay's runs
 	// each client is a node, too.
 	clients = 4
+	// maxLosses is the number of lost answers after which a run has no more
+	// faults: each one may double the work of the checker.
+	maxLosses = 12
 	// never is the end of a call whose answer was lost.
 	never = math.MaxInt64
 	// long and over are the two leases: one that does not expire during a run,
@@ -99,7 +102,7 @@ func run(t *testing.T, seed uint64, log *history, f faults, step func(c *client)
 		c := &client{t: t, number: i, rng: rand.New(rand.NewPCG(seed, uint64(i))), log: log, faults: f}
 		all.Go(func() {
 			for range *callsFlag {
-				if f.cut != nil && c.chance(1, 100) {
+				if f.cut != nil && c.chance(1, 60) && log.quiet(maxLosses/2) {
 					f.cut()
 				}
 				step(c)
@@ -122,8 +125,9 @@ func pick[E any](c *client, values []E) E { return values[c.rng.IntN(len(values)
 // expected ones. Every other error, and every answer that the client drops, is
 // a lost answer.
 func (c *client) call(fn func(ctx context.Context) error, expected ...error) (span, error) {
-	ctx, drop := c.t.Context(), c.chance(1, 40)
-	canceled := c.faults.cancel && c.chance(1, 40)
+	ctx, quiet := c.t.Context(), c.log.quiet(maxLosses)
+	drop := c.chance(1, 40) && quiet
+	canceled := c.faults.cancel && c.chance(1, 40) && quiet
 	if canceled {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, time.Duration(c.rng.IntN(1500))*time.Microsecond)
@@ -144,6 +148,13 @@ func (c *client) call(fn func(ctx context.Context) error, expected ...error) (sp
 	}
 	c.count(s.lost())
 	return s, err
+}
+
+// quiet reports whether fewer than n answers were lost.
+func (h *history) quiet(n int) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.losses < n
 }
 
 func (c *client) count(lost bool) {

@@ -132,8 +132,8 @@ func keyOf(c *client, r store.KeyRecord) key {
 	return key{exists: r.Hash != "", hash: r.Hash, state: r.State, owner: r.Owner, fence: exactly(r.Fence), attempts: r.Attempts, ref: r.Ref}
 }
 
-// ended returns the arguments of the end of an attempt.
-func ended(in keyInput, end driver.KeyEnd) keyInput {
+// withEnd returns the arguments of the end of an attempt.
+func withEnd(in keyInput, end driver.KeyEnd) keyInput {
 	in.state, in.ref, in.expired = end.State, end.Answer.Ref, end.Answer.Retention < 0
 	return in
 }
@@ -154,7 +154,7 @@ func (r *keyRecorder[T]) end(c *client, a driver.KeyAttempt, end driver.KeyEnd) 
 		did, err = r.db.EndKey(ctx, a, end)
 		return err
 	})
-	r.add(c, a.KeyID, s, ended(keyInput{op: opEnd, owner: a.Owner, fence: a.Fence}, end), keyOutput{done: did})
+	r.add(c, a.KeyID, s, withEnd(keyInput{op: opEnd, owner: a.Owner, fence: a.Fence}, end), keyOutput{done: did})
 }
 
 func (r *keyRecorder[T]) renew(c *client, a driver.KeyAttempt, lapsed bool) {
@@ -176,7 +176,7 @@ func (r *keyRecorder[T]) resolve(c *client, id store.KeyID, end driver.KeyEnd) {
 		did, err = r.db.ResolveKey(ctx, id, end)
 		return err
 	})
-	r.add(c, id, s, ended(keyInput{op: opResolve}, end), keyOutput{done: did})
+	r.add(c, id, s, withEnd(keyInput{op: opResolve}, end), keyOutput{done: did})
 }
 
 func (r *keyRecorder[T]) find(c *client, id store.KeyID) {
@@ -213,7 +213,7 @@ func (r *keyRecorder[T]) store(c *client, a driver.KeyAttempt, end driver.KeyEnd
 			return did, err
 		})
 	})
-	r.add(c, a.KeyID, s, ended(keyInput{op: opStore, owner: a.Owner, fence: a.Fence}, end), keyOutput{done: did})
+	r.add(c, a.KeyID, s, withEnd(keyInput{op: opStore, owner: a.Owner, fence: a.Fence}, end), keyOutput{done: did})
 }
 
 // take takes a key in a transaction, which usually stores an answer. One in
@@ -234,7 +234,7 @@ func (r *keyRecorder[T]) take(c *client, claim driver.KeyClaim) {
 			return stored, err
 		})
 	})
-	in := ended(keyInput{op: opTake, hash: claim.Hash, owner: claim.Owner, answered: answered}, end)
+	in := withEnd(keyInput{op: opTake, hash: claim.Hash, owner: claim.Owner, answered: answered}, end)
 	out := keyOutput{done: taken.Taken, busy: taken.Busy, fence: taken.Attempt.Fence, record: keyOf(c, taken.Record)}
 	r.add(c, claim.KeyID, s, in, out)
 }

@@ -3,8 +3,6 @@ package linear
 import (
 	"fmt"
 
-	"github.com/anishathalye/porcupine"
-
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/store"
 )
@@ -70,15 +68,16 @@ type key struct {
 }
 
 // keysModel is the contract of driver.Keys for one key.
-var keysModel = porcupine.Model{
-	Init: func() any { return key{} },
-	Step: func(state, input, output any) (bool, any) {
+var keysModel = model{
+	start: key{},
+	step: func(state any, in operation, out any) []any {
 		k := state.(key)
-		ok := k.step(input.(keyInput), output.(keyOutput))
-		return ok, k
+		if !k.step(in.(keyInput), out.(keyOutput)) {
+			return nil
+		}
+		return []any{k}
 	},
-	DescribeOperation: func(input, output any) string { return input.(keyInput).describe(output.(keyOutput)) },
-	DescribeState:     func(state any) string { return state.(key).String() },
+	describe: func(in operation, out any) string { return in.(keyInput).describe(out.(keyOutput)) },
 }
 
 // step makes an operation, and reports whether the contract allows the answer.
@@ -242,8 +241,9 @@ func (in keyInput) describe(out keyOutput) string {
 	return describe(string(in.op), ask, answer, in.span)
 }
 
-// forget implements operation.
-func (in keyInput) forget() (lost any, changes bool) {
+func (in keyInput) isLost() bool { return in.span.lost() }
+
+func (in keyInput) forget() (lost operation, changes bool) {
 	in.span.end = never
 	return in, in.changes()
 }

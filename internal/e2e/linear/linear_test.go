@@ -1,30 +1,66 @@
 package linear
 
 import (
+	"database/sql"
 	"testing"
 
-	"github.com/waybillhq/waybill/store/memstore"
+	"github.com/waybillhq/waybill/internal/testserver"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
-func memory(t *testing.T) *memstore.Store[*memstore.Tx] {
+// runsInMemory is the number of runs of each model on the memory store.
+const runsInMemory = 20
+
+func TestMemory(t *testing.T) {
+	t.Parallel()
+	seed := seedOf(t)
+	for i := range uint64(runsInMemory) {
+		target := relayOver(t, openMemory(t).Driver(), faults{}, 0, 1)
+		want(t, seed+i, relayModel, runRelay(t, target, seed+i))
+		want(t, seed+i, keysModel, runKeys(t, openMemory(t).Driver().Keys, faults{}, seed+i))
+	}
+}
+
+func TestSQLite(t *testing.T) {
+	t.Parallel()
+	seed := seedOf(t)
+	for i := range uint64(runsPerStore) {
+		db, f := openSQLite(t), faults{cancel: true}
+		want(t, seed+i, relayModel, runRelay(t, relayOver(t, db, f, 0), seed+i))
+		want(t, seed+i, keysModel, runKeys(t, db.Keys, f, seed+i))
+	}
+}
+
+func TestPostgres(t *testing.T) {
+	t.Parallel()
+	db, cut := openPostgres(t)
+	onServer(t, db, cut)
+}
+
+func TestMariaDB(t *testing.T) {
+	t.Parallel()
+	db, cut := openMySQL(t, testserver.MariaDBName)
+	onServer[*sql.Tx](t, db, cut)
+}
+
+func TestMySQL(t *testing.T) {
+	t.Parallel()
+	db, cut := openMySQL(t, testserver.MySQLName)
+	onServer[*sql.Tx](t, db, cut)
+}
+
+// onServer runs every model on a store with a server. Only half of the runs cut
+// connections, so that an unexpected error fails the others.
+func onServer[T any](t *testing.T, db driver.Roles[T], cut func()) {
 	t.Helper()
-	db, err := memstore.New(memstore.Config{Lanes: lanes})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return db
-}
-
-func TestRelayMemory(t *testing.T) {
 	seed := seedOf(t)
-	for i := range uint64(20) {
-		want(t, seed+i, relayModel, runRelay(t, relayOver(t, memory(t).Driver(), faults{}), seed+i))
-	}
-}
-
-func TestKeysMemory(t *testing.T) {
-	seed := seedOf(t)
-	for i := range uint64(20) {
-		want(t, seed+i, keysModel, runKeys(t, memory(t).Driver().Keys, faults{}, seed+i))
+	for i := range runsPerStore {
+		f, s := faults{cancel: true}, seed+uint64(i)
+		if i%2 == 1 {
+			f.cut = cut
+		}
+		target := relayOver(t, db, f, lanesPerRun*i, lanesPerRun*i+1)
+		want(t, s, relayModel, runRelay(t, target, s))
+		want(t, s, keysModel, runKeys(t, db.Keys, f, s))
 	}
 }

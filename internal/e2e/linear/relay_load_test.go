@@ -2,7 +2,7 @@ package linear
 
 import (
 	"context"
-	"fmt"
+	"slices"
 	"sync"
 	"testing"
 
@@ -13,22 +13,25 @@ import (
 )
 
 const (
-	// lanes is the number of lanes of a store that can have several.
-	lanes = 2
-	// eventsPerRun is the number of events of a run.
-	eventsPerRun = 8
+	// lanesPerRun is the number of lanes of a run on a store that can have
+	// several.
+	lanesPerRun = 2
+	// eventsPerLane is the number of events of each lane of a run.
+	eventsPerLane = 3
 )
 
-// relayTarget is a store with events for one run.
+// relayTarget is a store for one run, and the lanes of the run, which no other
+// run has used.
 type relayTarget struct {
 	db     relayStore
+	lanes  []int
 	faults faults
 	// write commits events.
 	write func(ctx context.Context, evs ...waybill.Event) error
 }
 
 // relayOver returns the target of a store.
-func relayOver[T any](t *testing.T, db driver.Roles[T], f faults) relayTarget {
+func relayOver[T any](t *testing.T, db driver.Roles[T], f faults, lanes ...int) relayTarget {
 	t.Helper()
 	box, err := outbox.New(db, outbox.Config{})
 	if err != nil {
@@ -40,7 +43,7 @@ func relayOver[T any](t *testing.T, db driver.Roles[T], f faults) relayTarget {
 			driver.Relay
 			driver.OutboxAdmin
 		}{db.Relay, db.OutboxAdmin},
-		faults: f,
+		lanes: lanes, faults: f,
 		write: func(ctx context.Context, evs ...waybill.Event) error {
 			return box.InTx(ctx, func(ctx context.Context, tx T) error { return box.Write(ctx, tx, evs...) })
 		},
@@ -61,28 +64,44 @@ func retryableBy(db any) func(error) bool {
 func runRelay(t *testing.T, target relayTarget, seed uint64) *history {
 	t.Helper()
 	log := newHistory()
-	r := &relayRecorder{db: target.db, log: log, nodes: []store.Node{{}}, events: make(map[int][]waybill.ID)}
+	r := &relayRecorder{db: target.db, log: log, nodes: []store.Node{{}}, lanes: target.lanes, events: make(map[int][]waybill.ID)}
 	for range clients {
 		r.nodes = append(r.nodes, store.Node{ID: waybill.NewID(), Relay: "linear"})
 	}
-	for i := range eventsPerRun {
-		ev := waybill.Event{ID: waybill.NewID(), Type: "Tested", Payload: []byte("{}"), AggregateType: "thing", AggregateID: fmt.Sprint(i)}
-		if err := target.write(t.Context(), ev); err != nil {
-			t.Fatal(err)
-		}
+	for !r.full() {
+		target.fill(t, r)
+	}
+	b := &board{recorder: r, seen: make(map[waybill.ID]event), leases: make(map[int][]driver.Lease)}
+	run(t, seed, log, target.faults, b.step)
+	return log
+}
+
+// full reports whether every lane has enough events.
+func (r *relayRecorder) full() bool {
+	return !slices.ContainsFunc(r.lanes, func(lane int) bool { return len(r.events[lane]) < eventsPerLane })
+}
+
+// fill writes events and keeps those of the run's lanes.
+func (target *relayTarget) fill(t *testing.T, r *relayRecorder) {
+	t.Helper()
+	var evs []waybill.Event
+	for range 20 {
+		id := waybill.NewID()
+		evs = append(evs, waybill.Event{ID: id, Type: "Tested", Payload: []byte("{}"), AggregateType: "thing", AggregateID: id.String()})
+	}
+	if err := target.write(t.Context(), evs...); err != nil {
+		t.Fatal(err)
+	}
+	for _, ev := range evs {
 		records, err := target.db.Find(t.Context(), ev.ID)
 		if err != nil || len(records) != 1 {
 			t.Fatalf("the written event was found %d times: %v", len(records), err)
 		}
 		lane := records[0].Lane
-		if r.events[lane] == nil {
-			r.lanes = append(r.lanes, lane)
+		if slices.Contains(r.lanes, lane) && len(r.events[lane]) < eventsPerLane {
+			r.events[lane] = append(r.events[lane], ev.ID)
 		}
-		r.events[lane] = append(r.events[lane], ev.ID)
 	}
-	b := &board{recorder: r, seen: make(map[waybill.ID]event), leases: make(map[int][]driver.Lease)}
-	run(t, seed, log, target.faults, b.step)
-	return log
 }
 
 // board holds what the clients know: every client may use the leases and the

@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/anishathalye/porcupine"
-
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/store"
 	"github.com/waybillhq/waybill/store/driver"
@@ -116,21 +114,17 @@ func (e event) String() string {
 
 // relayModel is the contract of driver.Lanes, driver.Settler and
 // driver.DeadLetters for one lane and one event that is ready.
-var relayModel = (&porcupine.NondeterministicModel{
-	Init: func() []any {
-		return []any{relayState{lane: lane{epoch: number{min: -1, unknown: true}}, event: event{exists: true, state: store.Ready}}}
-	},
-	Step: func(state, input, output any) []any {
-		in := input.(relayInput)
-		var out []any
-		for _, s := range state.(relayState).step(in, output.(relayOutput)) {
-			out = append(out, s)
+var relayModel = model{
+	start: relayState{lane: lane{epoch: number{min: -1, unknown: true}}, event: event{exists: true, state: store.Ready}},
+	step: func(state any, in operation, out any) []any {
+		var next []any
+		for _, s := range state.(relayState).step(in.(relayInput), out.(relayOutput)) {
+			next = append(next, s)
 		}
-		return out
+		return next
 	},
-	DescribeOperation: func(input, output any) string { return input.(relayInput).describe(output.(relayOutput)) },
-	DescribeState:     func(state any) string { return state.(relayState).String() },
-}).ToModel()
+	describe: func(in operation, out any) string { return in.(relayInput).describe(out.(relayOutput)) },
+}
 
 // step returns the states after an operation; none if the contract does not
 // allow the answer.
@@ -299,7 +293,9 @@ func short(id waybill.ID) string {
 	return text[len(text)-4:]
 }
 
-func leaseText(l driver.Lease) string { return fmt.Sprintf("epoch %d token %s", l.Epoch, short(l.Token)) }
+func leaseText(l driver.Lease) string {
+	return fmt.Sprintf("epoch %d token %s", l.Epoch, short(l.Token))
+}
 
 func (in relayInput) describe(out relayOutput) string {
 	var ask, answer string
@@ -347,8 +343,9 @@ func describe(op, ask, answer string, s span) string {
 // nothing.
 func readOnly(op relayOp) bool { return slices.Contains([]relayOp{opLook, opFence, opFind}, op) }
 
-// forget implements operation.
-func (in relayInput) forget() (lost any, changes bool) {
+func (in relayInput) isLost() bool { return in.span.lost() }
+
+func (in relayInput) forget() (lost operation, changes bool) {
 	in.span.end = never
 	return in, !readOnly(in.op)
 }
