@@ -16,7 +16,7 @@ import (
 
 // patience is how long the checker may search. It needs milliseconds: only a
 // history with many lost answers takes longer.
-const patience = time.Minute
+const patience = 15 * time.Second
 
 // model is a sequential specification of a part of a store. States are
 // comparable.

@@ -37,7 +37,7 @@ const (
 	clients = 4
 	// maxLosses is the number of lost answers after which a run has no more
 	// faults: each one may double the work of the checker.
-	maxLosses = 12
+	maxLosses = 6
 	// never is the end of a call whose answer was lost.
 	never = math.MaxInt64
 	// long and over are the two leases: one that does not expire during a run,
@@ -50,6 +50,10 @@ const (
 // store that the model describes completely.
 type history struct {
 	clock atomic.Int64
+
+	// cutting is locked while no connection is possible. No call starts then.
+	cutting sync.RWMutex
+	once    sync.Once // the cut
 
 	mu      sync.Mutex
 	parts   map[string][]porcupine.Operation
@@ -79,10 +83,11 @@ func (h *history) add(client int, s span, in, out any, parts ...string) {
 type faults struct {
 	// cancel means that the store ends a call whose context ends.
 	cancel bool
-	// cut ends all connections of the store; nil for a store without any.
+	// cut ends all connections of the store, once in a run; nil for none.
 	cut func()
-	// retryable reports errors of calls that failed because of concurrent ones.
-	retryable func(error) bool
+	// tolerate reports errors that a store may return for a call that collided
+	// with another one; nil for none.
+	tolerate func(error) bool
 }
 
 // client is one of the concurrent callers.
@@ -102,8 +107,12 @@ func run(t *testing.T, seed uint64, log *history, f faults, step func(c *client)
 		c := &client{t: t, number: i, rng: rand.New(rand.NewPCG(seed, uint64(i))), log: log, faults: f}
 		all.Go(func() {
 			for range *callsFlag {
-				if f.cut != nil && c.chance(1, 60) && log.quiet(maxLosses/2) {
-					f.cut()
+				if f.cut != nil && c.chance(1, 60) {
+					log.once.Do(func() {
+						log.cutting.Lock()
+						defer log.cutting.Unlock()
+						f.cut()
+					})
 				}
 				step(c)
 			}
@@ -125,7 +134,7 @@ func pick[E any](c *client, values []E) E { return values[c.rng.IntN(len(values)
 // expected ones. Every other error, and every answer that the client drops, is
 // a lost answer.
 func (c *client) call(fn func(ctx context.Context) error, expected ...error) (span, error) {
-	ctx, quiet := c.t.Context(), c.log.quiet(maxLosses)
+	ctx, quiet := c.t.Context(), c.log.quiet()
 	drop := c.chance(1, 40) && quiet
 	canceled := c.faults.cancel && c.chance(1, 40) && quiet
 	if canceled {
@@ -133,14 +142,16 @@ func (c *client) call(fn func(ctx context.Context) error, expected ...error) (sp
 		ctx, cancel = context.WithTimeout(ctx, time.Duration(c.rng.IntN(1500))*time.Microsecond)
 		defer cancel()
 	}
+	c.log.cutting.RLock()
 	s := span{call: c.log.clock.Add(1)}
+	c.log.cutting.RUnlock()
 	err := fn(ctx)
 	s.end = c.log.clock.Add(1)
 	known := err == nil
 	for _, e := range expected {
 		known = known || errors.Is(err, e)
 	}
-	if !known && !canceled && c.faults.cut == nil && (c.faults.retryable == nil || !c.faults.retryable(err)) {
+	if !known && !canceled && c.faults.cut == nil && (c.faults.tolerate == nil || !c.faults.tolerate(err)) {
 		c.t.Errorf("client %d: unexpected error: %v", c.number, err)
 	}
 	if !known || drop {
@@ -150,11 +161,11 @@ func (c *client) call(fn func(ctx context.Context) error, expected ...error) (sp
 	return s, err
 }
 
-// quiet reports whether fewer than n answers were lost.
-func (h *history) quiet(n int) bool {
+// quiet reports whether more answers may be lost.
+func (h *history) quiet() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.losses < n
+	return h.losses < maxLosses
 }
 
 func (c *client) count(lost bool) {

@@ -23,6 +23,9 @@ type keyRecorder[T any] struct {
 
 	mu       sync.Mutex
 	attempts map[string][]driver.KeyAttempt
+	// claiming are the owners whose claims are running: no client can know
+	// their attempts.
+	claiming map[waybill.ID]bool
 	answers  int
 }
 
@@ -30,8 +33,9 @@ type keyRecorder[T any] struct {
 func runKeys[T any](t *testing.T, db driver.Keys[T], f faults, seed uint64) *history {
 	t.Helper()
 	log := newHistory()
-	f.retryable = retryableBy(db)
-	r := &keyRecorder[T]{db: db, log: log, run: waybill.NewID().String(), attempts: make(map[string][]driver.KeyAttempt)}
+	r := &keyRecorder[T]{
+		db: db, log: log, run: waybill.NewID().String(), attempts: make(map[string][]driver.KeyAttempt), claiming: make(map[waybill.ID]bool),
+	}
 	run(t, seed, log, f, r.step)
 	return log
 }
@@ -90,12 +94,19 @@ func (r *keyRecorder[T]) attempt(c *client, id store.KeyID) driver.KeyAttempt {
 
 // saw notes an attempt of an answer.
 func (r *keyRecorder[T]) saw(id store.KeyID, owner waybill.ID, fence int64) {
-	if owner.IsZero() {
-		return
-	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if owner.IsZero() || r.claiming[owner] {
+		return
+	}
 	r.attempts[id.Key] = append(r.attempts[id.Key], driver.KeyAttempt{KeyID: id, Owner: owner, Fence: fence})
+}
+
+// starts notes that the claim of an owner starts or ends.
+func (r *keyRecorder[T]) starts(owner waybill.ID, yes bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.claiming[owner] = yes
 }
 
 // result returns the end of an attempt with an answer of its own.
@@ -141,10 +152,12 @@ func withEnd(in keyInput, end driver.KeyEnd) keyInput {
 func (r *keyRecorder[T]) claim(c *client, claim driver.KeyClaim) {
 	var record store.KeyRecord
 	var claimed bool
+	r.starts(claim.Owner, true)
 	s, _ := c.call(func(ctx context.Context) (err error) {
 		record, claimed, err = r.db.ClaimKey(ctx, claim)
 		return err
 	})
+	r.starts(claim.Owner, false)
 	r.add(c, claim.KeyID, s, keyInput{op: opClaim, hash: claim.Hash, owner: claim.Owner}, keyOutput{done: claimed, record: keyOf(c, record)})
 }
 

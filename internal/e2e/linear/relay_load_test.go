@@ -37,7 +37,6 @@ func relayOver[T any](t *testing.T, db driver.Roles[T], f faults, lanes ...int) 
 	if err != nil {
 		t.Fatal(err)
 	}
-	f.retryable = retryableBy(db.Relay)
 	return relayTarget{
 		db: struct {
 			driver.Relay
@@ -48,15 +47,6 @@ func relayOver[T any](t *testing.T, db driver.Roles[T], f faults, lanes ...int) 
 			return box.InTx(ctx, func(ctx context.Context, tx T) error { return box.Write(ctx, tx, evs...) })
 		},
 	}
-}
-
-// retryableBy returns the function of a store that recognizes errors of
-// concurrent calls, or nil.
-func retryableBy(db any) func(error) bool {
-	if r, ok := db.(driver.RetryClassifier); ok {
-		return r.IsRetryable
-	}
-	return nil
 }
 
 // runRelay runs clients against a store with new events and returns their

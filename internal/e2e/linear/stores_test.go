@@ -29,9 +29,8 @@ import (
 // short, because every lost answer doubles the work of the checker.
 const runsPerStore = 4
 
-// maxConns is the size of a connection pool: each client can always get a
-// connection, even while a lost one ends.
-const maxConns = 2 * clients
+// maxConns is the size of a connection pool: one connection for each client.
+const maxConns = clients
 
 func openMemory(t *testing.T) *memstore.Store[*memstore.Tx] {
 	t.Helper()
