@@ -49,8 +49,10 @@ type keyOutput struct {
 	// busy means that another transaction has taken the key. The contract
 	// allows this answer at any time.
 	busy bool
-	// fence is the fence of a taken key.
+	// fence is the fence of a taken key, and stored whether its answer was
+	// stored.
 	fence  int64
+	stored bool
 	record key
 }
 
@@ -84,7 +86,6 @@ var keysModel = model{
 
 // step makes an operation, and reports whether the contract allows the answer.
 func (k *key) step(in keyInput, out keyOutput) bool {
-	lost := in.span.lost()
 	switch in.op {
 	case opFindKey:
 		return k.meets(out)
@@ -95,32 +96,32 @@ func (k *key) step(in keyInput, out keyOutput) bool {
 		return k.claim(in, out)
 	case opTake:
 		return k.take(in, out)
+	case opResolve:
+		return k.change(in, out, k.exists && k.state == store.KeyUncertain)
+	case opEnd, opStore, opRenew:
+		held := k.heldBy(in)
+		if held {
+			k.fence = exactly(in.fence)
+		}
+		return k.change(in, out, held)
 	}
-	fits := k.heldBy(in)
-	if in.op == opResolve {
-		fits = k.exists && k.state == store.KeyUncertain
-	}
-	if !lost && out.done != fits {
-		return false
-	}
-	if !fits {
-		return true
-	}
-	k.fence, k.changed = k.learn(in), in.span.end
-	if in.op == opRenew {
-		k.lapsed = in.lapsed
-		return true
-	}
-	k.end(in)
-	return true
+	panic("linear: no operation is called " + string(in.op))
 }
 
-// learn returns the fence after an attempt proved that it holds the key.
-func (k *key) learn(in keyInput) number {
-	if in.op == opResolve {
-		return k.fence
+// change changes the record if the operation fits.
+func (k *key) change(in keyInput, out keyOutput, fits bool) bool {
+	switch {
+	case !in.span.lost() && out.done != fits:
+		return false
+	case !fits:
+		return true
+	case in.op == opRenew:
+		k.lapsed = in.lapsed
+	default:
+		k.end(in)
 	}
-	return exactly(in.fence)
+	k.changed = in.span.end
+	return true
 }
 
 // end ends the attempt.
@@ -184,7 +185,7 @@ func (k *key) take(in keyInput, out keyOutput) bool {
 	}
 	n := k.next(in)
 	if !in.span.lost() {
-		if !n.fence.admits(out.fence) {
+		if !n.fence.admits(out.fence) || out.stored != in.answered {
 			return false
 		}
 		n.fence = exactly(out.fence)
