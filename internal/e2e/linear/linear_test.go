@@ -20,6 +20,7 @@ func TestMemory(t *testing.T) {
 		target := relayOver(t, openMemory(t).Driver(), faults{}, 0, 1)
 		want(t, seed+i, relayModel, runRelay(t, target, seed+i))
 		want(t, seed+i, keysModel, runKeys(t, openMemory(t).Driver().Keys, faults{}, seed+i))
+		want(t, seed+i, inboxModel, runInbox(t, openMemory(t).Driver().Inbox, faults{}, seed+i))
 	}
 }
 
@@ -30,6 +31,7 @@ func TestSQLite(t *testing.T) {
 		db, f := openSQLite(t), faults{cancel: true}
 		want(t, seed+i, relayModel, runRelay(t, relayOver(t, db, f, 0), seed+i))
 		want(t, seed+i, keysModel, runKeys(t, db.Keys, f, seed+i))
+		want(t, seed+i, inboxModel, runInbox(t, db.Inbox, f, seed+i))
 	}
 }
 
@@ -52,8 +54,8 @@ func TestMySQL(t *testing.T) {
 }
 
 // duplicate reports the error of a settlement that moves an event to a table to
-// which another settlement moves it at the same time. The settlement has changed
-// nothing, and the relay repeats it.
+// which another settlement is moving it. The settlement has changed nothing, and
+// the relay repeats it.
 func duplicate(err error) bool {
 	var e *mysql.MySQLError
 	return errors.As(err, &e) && e.Number == 1062
@@ -72,5 +74,6 @@ func onServer[T any](t *testing.T, db driver.Roles[T], cut func(), tolerate func
 		target := relayOver(t, db, f, lanesPerRun*i, lanesPerRun*i+1)
 		want(t, s, relayModel, runRelay(t, target, s))
 		want(t, s, keysModel, runKeys(t, db.Keys, f, s))
+		want(t, s, inboxModel, runInbox(t, db.Inbox, f, s))
 	}
 }
