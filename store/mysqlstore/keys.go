@@ -188,7 +188,8 @@ func (s *backend) PeekAlways() bool { return false }
 // transaction of its own; of several concurrent claims one changes the row, and
 // the others, which waited for it, no longer match. MariaDB's statement returns
 // the record. On MySQL the record is read afterwards and may have changed: an
-// attempt that was lost in between is not reported as taken.
+// attempt that was lost in between is not reported as taken, and a key that
+// became free in between is claimed again.
 func (s *backend) ClaimKey(ctx context.Context, c driver.KeyClaim) (store.KeyRecord, bool, error) {
 	// Without autocommit nothing would be committed.
 	f, err := s.facts(ctx, s.db)
@@ -209,7 +210,7 @@ func (s *backend) ClaimKey(ctx context.Context, c driver.KeyClaim) (store.KeyRec
 		switch {
 		case err != nil && (number(err) != errDeadlock || round == maxRounds):
 			return store.KeyRecord{}, false, s.explain(err)
-		case err == nil && len(found) > 0:
+		case err == nil && len(found) > 0 && (found[0].taken || !keyFree(&found[0].KeyRecord, c.Hash)):
 			return found[0].KeyRecord, found[0].taken, nil
 		case round == maxRounds:
 			return store.KeyRecord{}, false, fmt.Errorf("mysqlstore: claim: other sessions keep changing the record of key %q", c.Key)

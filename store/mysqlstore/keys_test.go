@@ -5,9 +5,14 @@ import (
 	"database/sql"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
+	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/idempotency"
+	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // TestARepeatIsOneStatement: a repeat costs one SELECT, outside of any
@@ -43,6 +48,40 @@ func testARepeatIsOneStatement(t *testing.T) {
 			t.Errorf("%s: a repeat takes %d statements", name, n)
 		}
 	}
+}
+
+// A claim that is refused returns a record that is not free. MySQL reads the
+// record in a second statement, and the attempt that had the key may have
+// failed in between.
+func TestRefusedClaim(t *testing.T) { onBoth(t, testRefusedClaim) }
+
+func testRefusedClaim(t *testing.T) {
+	s, _ := openStore(t, nil)
+	if err := s.PretendMySQL(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	keys, id := s.Driver().Keys, store.KeyID{Operation: "pay", Key: "one"}
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			for range 50 {
+				c := driver.KeyClaim{KeyID: id, Hash: "v1:" + strings.Repeat("a", 64), Owner: waybill.NewID(), Lease: time.Hour}
+				r, claimed, err := keys.ClaimKey(t.Context(), c)
+				switch {
+				case err != nil:
+					t.Error(err)
+				case claimed:
+					end := driver.KeyEnd{State: store.KeyFailed, Answer: driver.KeyAnswer{Retention: time.Hour}}
+					if did, err := keys.EndKey(t.Context(), driver.KeyAttempt{KeyID: id, Owner: c.Owner, Fence: r.Fence}, end); !did || err != nil {
+						t.Errorf("EndKey: %t, %v", did, err)
+					}
+				case r.State != store.KeyProcessing:
+					t.Errorf("a claim was refused with a %s record", r.State)
+				}
+			}
+		})
+	}
+	wg.Wait()
 }
 
 // statements returns the number of commands that the connection has sent,
