@@ -14,9 +14,9 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// patience is how long the checker may search. It needs milliseconds: only a
-// history with many lost answers takes longer.
-const patience = 15 * time.Second
+// patience is how long the checker may search in a partition. It nearly always
+// needs milliseconds; an unusual number of lost answers takes longer.
+const patience = 5 * time.Second
 
 // model is a sequential specification of a part of a store. States are
 // comparable.
@@ -100,27 +100,30 @@ type violation struct {
 	ops   []porcupine.Operation
 }
 
-// check returns the first violation of a history, or nil.
-func check(t *testing.T, m model, log *history) *violation {
-	t.Helper()
+// check returns the first violation of a history, or nil, and the number of
+// partitions that it could not decide in time.
+func check(m model, log *history) (v *violation, undecided int) {
 	for _, part := range slices.Sorted(maps.Keys(log.parts)) {
 		ops := log.parts[part]
 		switch porcupine.CheckOperationsTimeout(m.checker(), ended(ops), patience) {
 		case porcupine.Ok:
 		case porcupine.Illegal:
-			return &violation{part: part, model: m, ops: ops}
+			return &violation{part: part, model: m, ops: ops}, undecided
 		case porcupine.Unknown:
-			t.Fatalf("%s: the checker did not end: %d operations", part, len(ops))
+			undecided++
 		}
 	}
-	return nil
+	return nil, undecided
 }
 
 // want fails the test if a history has a violation: it prints the shortest
 // beginning of the history that has it, and writes a picture.
 func want(t *testing.T, seed uint64, m model, log *history) {
 	t.Helper()
-	v := check(t, m, log)
+	v, undecided := check(m, log)
+	if undecided > len(log.parts)/4 {
+		t.Errorf("-linear.seed=%d: the checker did not decide %d of %d partitions", seed, undecided, len(log.parts))
+	}
 	if v == nil {
 		return
 	}

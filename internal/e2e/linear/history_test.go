@@ -17,7 +17,7 @@ import (
 
 var (
 	seedFlag  = flag.Uint64("linear.seed", 0, "the seed of the operations; 0 draws one")
-	callsFlag = flag.Int("linear.calls", 60, "the calls of each client in a run")
+	callsFlag = flag.Int("linear.calls", 50, "the calls of each client in a run")
 )
 
 // seedOf returns the seed of a test and logs it.
@@ -85,8 +85,8 @@ type faults struct {
 	cancel bool
 	// cut ends all connections of the store, once in a run; nil for none.
 	cut func()
-	// tolerate reports errors that a store may return for a call that collided
-	// with another one; nil for none.
+	// tolerate reports errors of calls that collided with other calls; nil for
+	// a store without such errors.
 	tolerate func(error) bool
 }
 

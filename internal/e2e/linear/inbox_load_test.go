@@ -45,10 +45,10 @@ func runInbox[T any](t *testing.T, db driver.Inbox[T], f faults, seed uint64) *h
 func (r *inboxRecorder[T]) step(c *client) {
 	in := pick(c, r.entries)
 	switch n := c.rng.IntN(100); {
-	case n < 8:
-		r.accept(c, in, c.chance(1, 2))
+	case n < 14:
+		r.accept(c, in, c.chance(3, 4))
 	case n < 40:
-		r.claim(c, in, c.chance(1, 3))
+		r.claim(c, in, c.chance(1, 4))
 	case n < 55:
 		r.fail(c, in, r.attempt(c, in), c.chance(2, 3), c.chance(1, 6))
 	case n < 57:

@@ -67,8 +67,6 @@ type key struct {
 	attempts int
 	ref      string
 	lapsed   bool
-	// changed is the end of the last call that changed the record.
-	changed int64
 }
 
 // keysModel is the contract of driver.Keys for one key.
@@ -120,7 +118,6 @@ func (k *key) change(in keyInput, out keyOutput, fits bool) bool {
 	default:
 		k.end(in)
 	}
-	k.changed = in.span.end
 	return true
 }
 
@@ -145,25 +142,22 @@ func (k *key) free(hash string) bool {
 
 // next returns the record of a new attempt, whose fence is unknown.
 func (k *key) next(in keyInput) key {
-	n := key{exists: true, hash: in.hash, state: store.KeyProcessing, owner: in.owner, fence: k.fence.next(), attempts: 1, changed: in.span.end}
+	n := key{exists: true, hash: in.hash, state: store.KeyProcessing, owner: in.owner, fence: k.fence.next(), attempts: 1}
 	if k.live() {
 		n.attempts = k.attempts + 1
 	}
 	return n
 }
 
-// claim claims the key. A store may refuse a claim and then read the record in
-// a second statement: the record may be free again if it changed during the
-// call.
 func (k *key) claim(in keyInput, out keyOutput) bool {
 	free := k.free(in.hash)
 	switch {
 	case in.span.lost() && !free:
 		return true
-	case !in.span.lost() && !out.done:
-		return (!free || k.live() && k.changed > in.span.call) && k.same(out.record)
-	case !free:
+	case !in.span.lost() && out.done != free:
 		return false
+	case !free:
+		return k.same(out.record)
 	}
 	n := k.next(in)
 	if !in.span.lost() && !n.same(out.record) {

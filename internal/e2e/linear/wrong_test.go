@@ -43,11 +43,24 @@ func TestWrongKeys(t *testing.T) {
 	}
 }
 
+// TestWrongInboxes is TestWrongRelays for the inbox.
+func TestWrongInboxes(t *testing.T) {
+	t.Parallel()
+	seed := seedOf(t)
+	for name, wrap := range wrongInboxes {
+		t.Run(name, func(t *testing.T) {
+			wantFound(t, inboxModel, func(i uint64) *history {
+				return runInbox(t, wrap(openMemory(t).Driver().Inbox), faults{}, seed+i)
+			})
+		})
+	}
+}
+
 // wantFound runs a store with a mistake until the checker finds it.
 func wantFound(t *testing.T, m model, run func(i uint64) *history) {
 	t.Helper()
 	for i := range uint64(maxRuns) {
-		if v := check(t, m, run(i)); v != nil {
+		if v, _ := check(m, run(i)); v != nil {
 			t.Logf("found in run %d: %s", i+1, v.part)
 			return
 		}
