@@ -59,6 +59,8 @@ type intake struct {
 	attempts int
 	due      bool
 	lapsed   bool
+	// since is the end of the call that made a failed event due now.
+	since int64
 }
 
 // inboxModel is the contract of driver.Inbox for one event of a group.
@@ -85,7 +87,7 @@ func (r *intake) step(in inboxInput, out inboxOutput) bool {
 		return r.claim(in, out)
 	case opRedrive:
 		fits := r.exists && (r.state == store.InboxFailed || r.state == store.InboxDead)
-		return r.change(in, out, fits, intake{exists: true, state: store.InboxFailed, fence: r.fence, due: true})
+		return r.change(in, out, fits, intake{exists: true, state: store.InboxFailed, fence: r.fence, due: true, since: in.span.end})
 	case opFail:
 		next := intake{exists: true, state: store.InboxFailed, fence: r.fence, attempts: r.attempts, due: in.due}
 		if in.dead {
@@ -97,7 +99,8 @@ func (r *intake) step(in inboxInput, out inboxOutput) bool {
 		next.fence, next.attempts = r.fence.next(), 1
 		return r.change(in, out, !r.exists, next)
 	case opGiveBack:
-		return r.change(in, out, r.heldBy(in), intake{exists: true, state: store.InboxFailed, fence: r.fence, attempts: r.attempts - 1, due: true})
+		next := intake{exists: true, state: store.InboxFailed, fence: r.fence, attempts: r.attempts - 1, due: true, since: in.span.end}
+		return r.change(in, out, r.heldBy(in), next)
 	case opSucceed:
 		next := *r
 		next.state, next.lapsed = store.InboxSucceeded, false
@@ -136,9 +139,14 @@ func (r *intake) accept(in inboxInput, out inboxOutput) bool {
 	return true
 }
 
-// claim claims the event, or makes it dead if it has used up its attempts.
+// claim claims the event, or makes it dead if it has used up its attempts. A
+// claim that read the clock before another call made the event due now may find
+// that the event is not due.
 func (r *intake) claim(in inboxInput, out inboxOutput) bool {
 	free := !r.exists || r.state == store.InboxProcessing && r.lapsed || r.state == store.InboxFailed && r.due
+	if early := r.state == store.InboxFailed && r.since > in.span.call; early && !in.span.lost() && !out.done && out.record.state == r.state {
+		return r.same(out.record)
+	}
 	next, claims := *r, false
 	switch {
 	case free && r.attempts < maxAttempts:

@@ -333,8 +333,11 @@ func (in relayInput) describe(out relayOutput) string {
 
 // describe returns the text of an operation.
 func describe(op, ask, answer string, s span) string {
-	if s.lost() {
+	switch {
+	case s.lost():
 		answer = "answer lost"
+	case answer == "":
+		answer = "done"
 	}
 	return fmt.Sprintf("%s(%s) -> %s", op, ask, answer)
 }
