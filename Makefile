@@ -18,9 +18,10 @@ APIDIFF_TOOL := $(CURDIR)/.tools/apidiff-$(APIDIFF)/apidiff
 FUZZTIME ?= 30s
 
 # No version control stamp: builds in containers often run as another user than
-# the checkout's, and git then refuses to answer. What the caller's environment
-# says about flags and workspaces would change what is tested.
-export GOFLAGS := -buildvcs=false
+# the checkout's, and git then refuses to answer. Without its path a checkout
+# uses what the compiler made for another one. What the caller's environment says
+# about flags and workspaces would change what is tested.
+export GOFLAGS := -buildvcs=false -trimpath
 export GOWORK := $(wildcard $(CURDIR)/go.work)
 
 # Built and then run, rather than "go run": that would pass on neither SIGTERM
