@@ -56,6 +56,7 @@ help: ## list the targets
 
 .PHONY: test
 test: testserver ## test all modules with the race detector, against real servers
+	go test -count=1 -vet=off -run 'TestSim|TestCases' ./internal/sim # all worlds; with the race detector, some
 	$(WITH_SERVERS) $(RACE) $(patsubst %,./%/...,$(SLOW_TESTS)) work
 
 .PHONY: test-brokers

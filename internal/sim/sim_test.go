@@ -32,6 +32,9 @@ const defaultWorlds = 30
 // gcPercent is the garbage collector's setting for long runs: worlds are small
 // and short, and the default spends a third of the time on collections.
 const gcPercent = 800
+// raceWorlds is how many of them run with the race detector. make test runs the
+// package both ways.
+const raceWorlds = 8
 
 // replays is how often a replayed case runs until it fails.
 const replays = 10
@@ -61,7 +64,11 @@ func TestSim(t *testing.T) {
 		until := time.Now().Add(*forFlag)
 		runWhile(t, max(*seedFlag, 1), func(uint64) bool { return time.Now().Before(until) }, sum)
 	default:
-		runWhile(t, 1, func(seed uint64) bool { return seed <= defaultWorlds }, sum)
+		worlds := uint64(defaultWorlds)
+		if raceDetector {
+			worlds = raceWorlds
+		}
+		runWhile(t, 1, func(seed uint64) bool { return seed <= worlds }, sum)
 	}
 }
 
@@ -69,6 +76,9 @@ func TestSim(t *testing.T) {
 func TestCases(t *testing.T) {
 	if *forFlag != 0 || *seedFlag != 0 || *replayFlag != "" {
 		t.Skip("the flags name other worlds")
+	}
+	if raceDetector {
+		t.Skip("the same cases run without the race detector")
 	}
 	f, err := os.Open("testdata/cases.txt")
 	if err != nil {

@@ -1,0 +1,6 @@
+//go:build race
+
+package sim
+
+// raceDetector: the race detector takes seven times the CPU.
+const raceDetector = true
