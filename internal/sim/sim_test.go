@@ -17,7 +17,7 @@ import (
 
 var (
 	forFlag    = flag.Duration("sim.for", 0, "run worlds on all cores for this time")
-	seedFlag   = flag.Uint64("sim.seed", 0, "run the world of one seed; with -sim.for, the first seed")
+	seedFlag   = flag.Uint64("sim.seed", 0, "run the world of one seed; with -sim.for, the first seed (a new one)")
 	replayFlag = flag.String("sim.replay", "", "run one shrunk case, as a failure printed it")
 	tallyFlag  = flag.String("sim.tally", "", "add the tally to this file")
 	shrinkFlag = flag.Duration("sim.shrink", time.Minute, "time for shrinking a failure")
@@ -29,12 +29,13 @@ var (
 // so that a change is judged by itself; make sim draws others.
 const defaultWorlds = 30
 
+// raceWorlds is how many of them run with the race detector. make sim runs
+// worlds without it.
+const raceWorlds = 8
+
 // gcPercent is the garbage collector's setting for long runs: worlds are small
 // and short, and the default spends a third of the time on collections.
 const gcPercent = 800
-// raceWorlds is how many of them run with the race detector. make test runs the
-// package both ways.
-const raceWorlds = 8
 
 // replays is how often a replayed case runs until it fails.
 const replays = 10
@@ -61,8 +62,13 @@ func TestSim(t *testing.T) {
 		report(t, c, runBubble(t, c, sum))
 	case *forFlag != 0:
 		defer debug.SetGCPercent(debug.SetGCPercent(gcPercent))
+		first := *seedFlag
+		if first == 0 {
+			first = uint64(time.Now().Unix()) << 20 // seeds that no run has had
+		}
+		t.Log("the first seed is ", first)
 		until := time.Now().Add(*forFlag)
-		runWhile(t, max(*seedFlag, 1), func(uint64) bool { return time.Now().Before(until) }, sum)
+		runWhile(t, first, func(uint64) bool { return time.Now().Before(until) }, sum)
 	default:
 		worlds := uint64(defaultWorlds)
 		if raceDetector {

@@ -117,7 +117,7 @@ func try(ctx context.Context, dir string, bug mutants.Mutant, limit time.Duratio
 	}
 	began := time.Now()
 	text, err := output(ctx, folder, "./sim.test", "-test.run", bug.Pattern, "-test.timeout=0", "-test.cpu=1",
-		"-sim.for="+limit.String(), "-sim.shrink=0s", "-sim.v", "-sim.ignore="+ignore)
+		"-sim.for="+limit.String(), "-sim.seed=1", "-sim.shrink=0s", "-sim.v", "-sim.ignore="+ignore)
 	if ctx.Err() != nil {
 		return find{}, ctx.Err()
 	}
