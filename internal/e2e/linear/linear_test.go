@@ -63,8 +63,8 @@ func collided(db any, err error) bool {
 	return ok && r.IsRetryable(err) || errors.As(err, &duplicate) && duplicate.Number == 1062
 }
 
-// onServer runs every model on a store with a server. Only half of the runs cut
-// connections, so that an unexpected error fails the others.
+// onServer runs every model on a store with a server. Every second run
+// cuts the connections; in the others an unexpected error fails the test.
 func onServer[T any](t *testing.T, db driver.Roles[T], cut func()) {
 	t.Helper()
 	seed := seedOf(t)

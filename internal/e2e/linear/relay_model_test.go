@@ -31,8 +31,7 @@ const (
 	opDiscard relayOp = "discard"
 )
 
-// relayInput is an operation. The fields after lane are those that the kind
-// needs.
+// relayInput is an operation, with the fields that its kind needs.
 type relayInput struct {
 	op   relayOp
 	span span

@@ -24,7 +24,7 @@ type relayStore interface {
 type relayRecorder struct {
 	db    relayStore
 	log   *history
-	nodes []store.Node // from 1; the first is the owner of a released lane
+	nodes []store.Node // the first has no id: it is the owner of a released lane
 	lanes []int
 	// events are the events of each lane.
 	events map[int][]waybill.ID
@@ -64,7 +64,6 @@ func (r *relayRecorder) everywhere(c *client, s span, in relayInput) {
 
 func (r *relayRecorder) heartbeat(c *client, node int, lease time.Duration) {
 	var m store.Membership
-	// A node that leaves during its first heartbeat has lost its lease.
 	s, _ := c.call(func(ctx context.Context) (err error) {
 		m, err = r.db.Heartbeat(ctx, r.nodes[node], lease)
 		return err
@@ -115,7 +114,6 @@ func (r *relayRecorder) settle(c *client, settlement driver.Settlement) {
 		settled, err = r.db.Settle(ctx, settlement)
 		return err
 	})
-	row := 0
 	for _, l := range settlement.Leases {
 		held := slices.Contains(settled.Held, l.Lane)
 		r.add(c, 0, s, relayInput{op: opFence, lease: l}, relayOutput{held: held}, lanePart(l.Lane))
@@ -129,7 +127,7 @@ func (r *relayRecorder) settle(c *client, settlement driver.Settlement) {
 				in := relayInput{
 					op: opSettle, lease: l, state: state, history: settlement.History, attempts: res.Attempts, replay: res.Replay,
 				}
-				r.add(c, row, s, in, relayOutput{held: held, moved: slices.Contains(settled.Moved, res.ID)}, eventPart(res.ID))
+				r.add(c, 0, s, in, relayOutput{held: held, moved: slices.Contains(settled.Moved, res.ID)}, eventPart(res.ID))
 			}
 		}
 	}

@@ -26,8 +26,8 @@ import (
 )
 
 // runsPerStore is the number of runs of each model on a real store. A run is
-// short, because every lost answer doubles the work of the checker.
-const runsPerStore = 4
+// short, because every lost answer may double the work of the checker.
+const runsPerStore = 3
 
 // maxConns is the size of a connection pool: one connection for each client.
 const maxConns = clients
