@@ -201,7 +201,10 @@ func (w *world) apply(t *driver.Settlement, moved map[waybill.ID]bool) {
 	for i := range t.Dead {
 		if ev := w.byID[t.Dead[i].ID]; ev != nil && moved[ev.id] {
 			ev.everDead = true
-			ev.flights = slices.DeleteFunc(ev.flights, func(f *flight) bool { return f.epoch <= epoch(&t.Dead[i]) && f.crashed })
+			// A replay of a dead letter is a new life.
+			ev.flights = slices.DeleteFunc(ev.flights, func(f *flight) bool {
+				return f.epoch < epoch(&t.Dead[i]) || f.epoch == epoch(&t.Dead[i]) && f.crashed
+			})
 			w.settleEvent(ev, dead, epoch(&t.Dead[i]))
 		}
 	}
