@@ -36,15 +36,25 @@ func TestConformance(t *testing.T) {
 }
 
 // The driver interpolates arguments into the statement: every value must
-// survive that, too.
+// survive that, too. make test-stores-full also runs the suite of the relay
+// and the large checks; TestDataSourceNames settles interpolated values.
 func TestConformanceInterpolated(t *testing.T) {
 	t.Parallel()
 	onBoth(t, func(t *testing.T) {
-		storematrix.Run(t, drivertest.Harness[*sql.Tx]{
+		h := drivertest.Harness[*sql.Tx]{
 			Name: columnOf(t), Features: features, SkipLarge: !testserver.Full(),
 			Open: func(t *testing.T) drivertest.Instance[*sql.Tx] {
 				return instance(t, func(c *mysql.Config) { c.InterpolateParams, c.ParseTime = true, false }, nil)
 			},
-		})
+		}
+		if testserver.Full() {
+			storematrix.Run(t, h)
+			return
+		}
+		drivertest.RunOutbox(t, h)
+		drivertest.RunInbox(t, h)
+		drivertest.RunKeys(t, h)
+		drivertest.RunJobs(t, h)
+		drivertest.RunAdmin(t, h)
 	})
 }
