@@ -239,9 +239,10 @@ func priorityAhead[T any](b *env[T]) {
 // them are delivered first, from the commit of the urgent event on. The relay
 // then has at most ColdQueue + BatchSize events that are ready, and the sink
 // Workers times BatchSize. The relay reads urgent events when it has read
-// ColdQueue + BatchSize more, or a sixteenth of the backlog if that is more;
-// the read before that may return ColdQueue + BatchSize. Of four deliveries,
-// three are urgent then.
+// ColdQueue + BatchSize more, or a sixteenth of the backlog if that is more; a
+// store may estimate the backlog by its sequence, of which up to half the
+// numbers are unused. The read before that may return ColdQueue + BatchSize. Of
+// four deliveries, three are urgent then.
 func priorityOrderedAhead[T any](b *env[T]) {
 	const backlog, before = 4000, 300
 	cfg := b.quick()
@@ -264,7 +265,7 @@ func priorityOrderedAhead[T any](b *env[T]) {
 	}
 	b.write(urgent...)
 	done := g.count()
-	limit := room + cfg.Workers*cfg.BatchSize + max(room, backlog/16) + room + (len(urgent)+2)/3
+	limit := room + cfg.Workers*cfg.BatchSize + max(room, 2*backlog/16) + room + (len(urgent)+2)/3
 	g.let(backlog)
 	b.awaitEmpty()
 	evs = append(evs, urgent...)
