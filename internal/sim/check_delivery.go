@@ -230,6 +230,12 @@ func (w *world) got(p *process, d *waybill.Delivery, ev *event, c int) {
 	w.gotFirst(p, ev, c)
 }
 
+// mayBeOvertaken reports whether a transaction that wrote an event was open for
+// longer than a relay waits on a store that cannot report open transactions.
+func (w *world) mayBeOvertaken(ev *event) bool {
+	return !w.plan.knowsWriters && ev.commitAt-ev.wroteAt > 2*time.Second
+}
+
 // gotFirst checks the first delivery of an event. Mu is held.
 func (w *world) gotFirst(p *process, ev *event, c int) {
 	if ev.state == written || ev.state == rolledBack {
@@ -240,7 +246,7 @@ func (w *world) gotFirst(p *process, ev *event, c int) {
 	}
 	list := ev.agg.waiting[c]
 	for _, before := range list[:max(slices.Index(list, ev), 0)] {
-		if before.commitAt < ev.wroteAt && !before.everDead && before.state != discarded && !ev.everDead {
+		if before.commitAt < ev.wroteAt && !before.everDead && before.state != discarded && !ev.everDead && !w.mayBeOvertaken(before) {
 			rule := "order"
 			if ev.agg.together {
 				rule = "order-together" // two of its events were with the sink at a time

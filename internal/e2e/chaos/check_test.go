@@ -362,7 +362,7 @@ func (c *checker) crashedBetween(from, to time.Time) bool {
 func (c *checker) counted() {
 	type tally struct {
 		counted, made int
-		last          move // that counted
+		counts        []move // that counted an attempt
 	}
 	var excess []move
 	for _, l := range c.order {
@@ -370,7 +370,7 @@ func (c *checker) counted() {
 		for _, m := range l.moves {
 			v := lives[m.replay]
 			if m.attempts > v.counted {
-				v.counted, v.last = m.attempts, m
+				v.counted, v.counts = m.attempts, append(v.counts, m)
 			}
 			lives[m.replay] = v
 			if m.table == "dead" && m.op == "INSERT" && m.attempts < c.limits.maxAttempts && !l.refused(m) {
@@ -389,7 +389,7 @@ func (c *checker) counted() {
 		}
 		for replay, v := range lives {
 			if v.counted > v.made {
-				excess = append(excess, slices.Repeat([]move{v.last}, v.counted-v.made)...)
+				excess = append(excess, l.notMade(v.counts, replay, v.counted-v.made)...)
 				if v.counted > v.made+2 { // one can be explained by a kill
 					c.say(ruleAttempts, "%s, replay %d: %d attempts were counted, and %d made", l.id, replay, v.counted, v.made)
 				}
@@ -399,6 +399,27 @@ func (c *checker) counted() {
 	if ends, groups := c.faults.ends(), groupsOf(excess); groups > ends {
 		c.say(ruleAttempts, "%d attempts in %d groups were counted and not made, and nodes ended only %d times", len(excess), groups, ends)
 	}
+}
+
+// notMade returns the n of these counts for which no attempt was made. An
+// attempt is made after its count, or before it if the count is that of a
+// failure. Counts without such an attempt come first.
+func (l *life) notMade(counts []move, replay, n int) []move {
+	made := func(i int) bool {
+		return slices.ContainsFunc(l.records, func(r indexed) bool {
+			return r.What == journal.Begin && r.Replay == replay &&
+				(i == 0 || r.At.After(counts[i-1].at)) && (i == len(counts)-1 || r.At.Before(counts[i+1].at))
+		})
+	}
+	var without, with []move
+	for i, m := range counts {
+		if made(i) {
+			with = append(with, m)
+		} else {
+			without = append(without, m)
+		}
+	}
+	return append(without, with...)[:min(n, len(counts))]
 }
 
 // groupsOf returns how many settlements these moves come from. A process counts
