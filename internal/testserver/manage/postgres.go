@@ -114,7 +114,7 @@ func (p postgres) start(at place, ports []int) command {
 		"listen_addresses=127.0.0.1",
 		// a checkout's path can be longer than a socket's path may be
 		"unix_socket_directories=",
-		// Benchmarks need real durability; see noSync.
+		// benchmarks and crash tests need real durability
 		"fsync=on",
 		"synchronous_commit=on",
 		"full_page_writes=on",
@@ -129,12 +129,6 @@ func (p postgres) start(at place, ports []int) command {
 		argv = append(argv, "-c", setting)
 	}
 	return command{argv: argv}
-}
-
-// noSync: a commit still waits until its WAL is in the kernel, so the data
-// outlives the process.
-func (postgres) noSync() []string {
-	return []string{"-c", "fsync=off", "-c", "full_page_writes=off"}
 }
 
 // ready reads the state in the postmaster's pid file: unlike an answer on the
