@@ -98,10 +98,9 @@ func (m mariadb) start(at place, ports []int) command {
 }
 
 // noSync: the server writes to its files all the same, so the data outlives the
-// process. A value of 2 writes the log at each commit, and syncs it once per
-// second: the flush method does not apply to the log.
+// process.
 func (mariadb) noSync() []string {
-	return []string{"--innodb-flush-method=nosync", "--innodb-flush-log-at-trx-commit=2", "--debug-no-sync"}
+	return []string{"--innodb-flush-method=nosync"}
 }
 
 // ready waits for the line that the server logs at the end of its start. The

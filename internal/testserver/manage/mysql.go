@@ -116,7 +116,7 @@ func (m mysql) start(at place, ports []int) command {
 	}
 }
 
-func (mysql) noSync() []string { return []string{"--innodb-flush-method=nosync"} }
+func (mysql) noSync() []string { return mariadb{}.noSync() }
 
 // ready waits for the line that the server logs at the end of its start.
 func (mysql) ready(_ context.Context, r running) bool {
