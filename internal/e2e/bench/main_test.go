@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/waybillhq/waybill/internal/testserver"
 )
 
 func TestUsage(t *testing.T) {
@@ -36,6 +38,20 @@ func TestUsage(t *testing.T) {
 		var out, errs bytes.Buffer
 		if code := run(t.Context(), tc.args, &out, &errs); code != tc.code || !strings.Contains(errs.String(), tc.says) {
 			t.Errorf("bench %v: exit %d, want %d with %q:\n%s", tc.args, code, tc.code, tc.says, errs.String())
+		}
+	}
+}
+
+// TestOnPostgres runs every command for PostgreSQL once, as short as it can be.
+func TestOnPostgres(t *testing.T) {
+	testserver.Postgres(t)
+	for name, args := range map[string][]string{
+		"by hand, no relay": {"steady", "-peers=false", "-rounds", "1", "-turn", "100ms", "-rate", "500"},
+		"statements/s":      {"idle", "-warm", "100ms", "-turn", "200ms"},
+	} {
+		var out, errs bytes.Buffer
+		if code := run(t.Context(), args, &out, &errs); code != 0 || !strings.Contains(out.String(), name) {
+			t.Errorf("bench %v: exit %d, want 0 with %q:\n%s%s", args, code, name, out.String(), errs.String())
 		}
 	}
 }

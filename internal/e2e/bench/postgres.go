@@ -23,6 +23,8 @@ func openPostgres(ctx context.Context, conns int) (*target, error) {
 	if err != nil {
 		return nil, err
 	}
+	// The statements by hand name no schema: other commands have several.
+	cfg.ConnConfig.RuntimeParams["search_path"] = "bench"
 	counter := &statementCounter{}
 	cfg.MaxConns, cfg.MinConns = int32(conns), int32(conns)
 	cfg.ConnConfig.Tracer = counter
@@ -81,9 +83,9 @@ func openPostgres(ctx context.Context, conns int) (*target, error) {
 // The same columns as Waybill's, and the same round trips: BEGIN, the business
 // statement, INSERT and COMMIT.
 const (
-	pgOne = `INSERT INTO bench.waybill_outbox (lane, id, type, aggregate_type, aggregate_id, topic, schema_version, occurred_at, priority, payload)
+	pgOne = `INSERT INTO waybill_outbox (lane, id, type, aggregate_type, aggregate_id, topic, schema_version, occurred_at, priority, payload)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)`
-	pgMany = `INSERT INTO bench.waybill_outbox (lane, id, type, aggregate_type, aggregate_id, topic, schema_version, occurred_at, priority, payload)
+	pgMany = `INSERT INTO waybill_outbox (lane, id, type, aggregate_type, aggregate_id, topic, schema_version, occurred_at, priority, payload)
 SELECT * FROM unnest($1::smallint[], $2::uuid[], $3::text[], $4::text[], $5::text[], $6::text[], $7::integer[], $8::timestamptz[], $9::smallint[], $10::bytea[])`
 )
 

@@ -166,8 +166,8 @@ func (p steadyPlan) produce(ctx context.Context, l *line, s *stamps) (steadyTurn
 	t, from, to, err := p.measure(ctx, l, s, &next, &done)
 	close(ending)
 	wg.Wait()
-	if err == nil {
-		err = context.Cause(ctx)
+	if cause := context.Cause(ctx); cause != nil {
+		err = cause // the others follow from it
 	}
 	if err != nil || l.start == nil {
 		return t, err
