@@ -309,3 +309,25 @@ func TestSuspectsBehindARowAreBounded(t *testing.T) {
 		t.Error("a row is suspect although all rows of the crashed owner were seen")
 	}
 }
+
+// TestAWideWindowRemembersMoreSuspects: a lane remembers four windows of
+// suspects that are not in memory, half of them behind other rows, and never
+// fewer than 10,000.
+func TestAWideWindowRemembersMoreSuspects(t *testing.T) {
+	for _, tc := range []struct{ window, want int }{{window: 100, want: 10_000}, {window: 9_000, want: 36_000}} {
+		l := newLane(driver.Lease{Lane: 1, Unclean: true, Window: tc.window}, nil, time.Time{})
+		s := &l.suspicion
+		for range 2 * tc.want {
+			s.passBehind(l.aggregate(store.Aggregate{Type: "thing", ID: waybill.NewID().String()}), waybill.NewID(), &s.ready)
+		}
+		if got := len(s.wary); got != tc.want/2 {
+			t.Errorf("window %d: %d rows behind others are suspect, want %d", tc.window, got, tc.want/2)
+		}
+		for range 2 * tc.want {
+			s.remember(&Item{lane: l, suspect: true, row: &store.Row{Key: store.Key{ID: waybill.NewID()}}})
+		}
+		if got := len(s.wary); got != tc.want {
+			t.Errorf("window %d: %d suspects are remembered, want %d", tc.window, got, tc.want)
+		}
+	}
+}

@@ -90,13 +90,18 @@ func (s *suspicion) undecided(id waybill.ID, p *places) bool {
 // suspect.
 func (s *suspicion) blocksReads() bool { return s.ready.unsure && s.ready.free == 0 && s.placed > 0 }
 
-// maxWary limits how many suspects that are not in memory a lane remembers.
-const maxWary = 10_000
+// minWary is the least limit of suspects that are not in memory.
+const minWary = 10_000
+
+// maxWary limits how many suspects that are not in memory a lane remembers. The
+// crashed owner had not more events in flight than its window, but more rows
+// than that may be passed over, and any of them may have been among its events.
+func (s *suspicion) maxWary() int { return max(minWary, 4*s.window) }
 
 // remember keeps an event suspect that leaves memory before a delivery of it
 // has ended.
 func (s *suspicion) remember(it *Item) {
-	if it.suspect && s.wary != nil && len(s.wary) < maxWary {
+	if it.suspect && s.wary != nil && len(s.wary) < s.maxWary() {
 		s.wary[it.id()] = struct{}{}
 	}
 }
@@ -105,7 +110,7 @@ func (s *suspicion) remember(it *Item) {
 // unavailable. The crashed owner had no more rows of one destination than its
 // window.
 func (s *suspicion) pass(dest string, id waybill.ID, p *places) {
-	if p.free > 0 && s.waryOf[dest] < s.window && len(s.wary) < maxWary {
+	if p.free > 0 && s.waryOf[dest] < s.window && len(s.wary) < s.maxWary() {
 		if _, known := s.wary[id]; !known {
 			s.waryOf[dest]++
 			s.wary[id] = struct{}{}
@@ -123,7 +128,7 @@ const maxBehind = 2 * maxQueued
 // replayed may have had both in flight, in one batch. The places stay free: the
 // owner may as well have passed over the row.
 func (s *suspicion) passBehind(a *aggregate, id waybill.ID, p *places) {
-	if _, known := s.wary[id]; known || p.free == 0 || len(s.wary) >= maxWary/2 {
+	if _, known := s.wary[id]; known || p.free == 0 || len(s.wary) >= s.maxWary()/2 {
 		return
 	}
 	if p != &s.late {
