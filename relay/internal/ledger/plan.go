@@ -17,10 +17,7 @@ type plan struct {
 	interval time.Duration // between polls: grows while there are no events
 	nextPoll time.Time
 
-	sweeping  bool
-	swept     map[*lane]int64 // the position in each lane; a lane that is missing is done
-	sweepTook time.Duration   // the part of the sweep that was spent reading
-	nextSweep time.Time
+	sweep sweep
 
 	lastHolds time.Time
 	// The earliest time of the next read of a kind after a failed one.
@@ -77,11 +74,11 @@ func (p *plan) busy() {
 	p.interval = 0
 }
 
-// firstPoll is the shortest interval between polls. sweepShare limits sweeps to
-// one part in sweepShare of the time.
+// firstPoll is the shortest interval between polls. urgentRest limits reads of
+// urgent rows to one part in urgentRest of the time.
 const (
 	firstPoll  = 16 * time.Millisecond
-	sweepShare = 20
+	urgentRest = 20
 )
 
 // empty doubles the interval between polls, up to longest.
@@ -91,7 +88,7 @@ func (p *plan) empty(longest time.Duration) {
 
 // forgetLane forgets a lane that the relay has lost.
 func (p *plan) forgetLane(l *lane) {
-	delete(p.swept, l)
+	delete(p.sweep.left, l)
 	p.follow = slices.DeleteFunc(p.follow, func(a *aggregate) bool { return a.lane == l })
 }
 
@@ -144,10 +141,7 @@ func (g *Ledger) wish(k ReadKind) wish {
 	case ReadLoad:
 		return wish{wanted: len(p.load) > 0}
 	case ReadSweep:
-		if p.sweeping {
-			return at(time.Time{})
-		}
-		return at(p.nextSweep)
+		return at(p.sweep.due())
 	case ReadUrgent:
 		return g.wishUrgent()
 	case ReadWriters:
@@ -252,7 +246,7 @@ func (g *Ledger) wishUrgent() wish {
 	case p.unlooked >= max(g.cfg.ColdQueue+g.cfg.BatchSize, p.looked/urgentShare):
 		return at(time.Time{})
 	}
-	return at(p.lastUrgent.Add(max(urgentInterval, sweepShare*p.urgentTook)))
+	return at(p.lastUrgent.Add(max(urgentInterval, urgentRest*p.urgentTook)))
 }
 
 // nextFollow returns an aggregate whose rows are to be read again and for which

@@ -124,11 +124,13 @@ func (g *Ledger) finishFast(r *Read, a *Answer) {
 	}
 	g.updateSelfPolling()
 	p.nextPoll = g.now.Add(max(p.interval, firstPoll))
-	if whole && !p.sweeping {
-		p.sweepTook = a.Took
+	if r.whole {
+		p.sweep.took(a.Took, time.Duration(p.reads), g.now)
+	}
+	if whole && !p.sweep.running {
 		g.endSweep()
 		// The next poll will have covered the rows again by then.
-		p.nextSweep = p.nextSweep.Add(p.interval / 2)
+		p.sweep.next = p.sweep.next.Add(p.interval / 2)
 	}
 }
 
@@ -374,54 +376,6 @@ func (g *Ledger) finishFollow(r *Read, answer *Answer) {
 		a.lane.aggs[a.key] = a
 	}
 	g.advance(a)
-}
-
-// finishSweep compares the rows in the table with those that are known.
-func (g *Ledger) finishSweep(r *Read, a *Answer) {
-	p := &g.plan
-	p.sweepTook += a.Took
-	count := make(map[int]int, len(r.lanes))
-	for i := range a.Refs {
-		ref := &a.Refs[i]
-		l := g.lanes.at(ref.Lane)
-		if l == nil {
-			continue
-		}
-		count[ref.Lane]++
-		if _, ok := p.swept[l]; ok {
-			p.swept[l] = ref.Seq
-		}
-		if !l.accountsFor(ref) && len(p.load) < g.cfg.ColdQueue {
-			p.load = append(p.load, ref.Key)
-		}
-	}
-	for _, l := range r.lanes {
-		if count[l.number] < r.Limit {
-			delete(p.swept, l)
-		}
-	}
-	if len(p.swept) == 0 {
-		g.endSweep()
-	}
-}
-
-// accountsFor reports whether there is a reason why a row below the read
-// position still exists. A row that waits behind a hold is noted as passed
-// over: it may have committed late, and then no read has noted it before.
-func (l *lane) accountsFor(ref *driver.RowRef) bool {
-	if l.items[ref.ID] != nil {
-		return true
-	}
-	if ref.Aggregate.IsZero() {
-		_, skipped := l.skipped[ref.Seq]
-		return skipped
-	}
-	a := l.aggs[ref.Aggregate]
-	if a == nil || !a.heldBefore(ref.Seq) && (a.passed == 0 || ref.Seq < a.passed) {
-		return false
-	}
-	a.pass(ref.Seq)
-	return true
 }
 
 // finishLoad takes rows that committed late.

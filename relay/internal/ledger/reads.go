@@ -73,9 +73,6 @@ type Answer struct {
 // are more, the next sweep finds the missing rows.
 const CheckLimit = 100_000
 
-// sweepLimit is the number of rows of a lane that one read of a sweep covers.
-const sweepLimit = 2000
-
 // DueReads returns the kinds of reads that are due, in their turn, while no
 // read is under way.
 func (g *Ledger) DueReads(now time.Time) iter.Seq[ReadKind] {
@@ -201,7 +198,7 @@ func (g *Ledger) newFastRead() (Read, bool) {
 	}
 	poll := !g.now.Before(p.nextPoll)
 	room := g.cfg.ColdQueue + g.cfg.BatchSize - g.cold.depth
-	r := Read{Limit: g.pageLimit(), Verify: g.horizon.hasExcluded(), whole: poll}
+	r := Read{Limit: g.pageLimit(), Verify: g.horizon.hasExcluded(), whole: poll && g.plan.sweep.isCheap(g.lanes.list)}
 	g.addFastLanes(&r, poll, room)
 	// A lane that is not known to have a backlog may have one nevertheless. The
 	// lanes share the room, so that a first read, or a read after a large
@@ -251,8 +248,9 @@ func (g *Ledger) addFastCursor(r *Read, l *lane) {
 	after, from := g.floor(l), g.floor(l)
 	switch {
 	case r.whole:
-		// No event is in memory or held: reading from the beginning is as
-		// cheap, and finds rows that committed late too.
+		// No event is in memory or held, and few rows were deleted: reading
+		// from the beginning is as cheap, and finds rows that committed late
+		// too.
 		after, from = 0, 0
 	case s.clogged:
 		after = s.position
@@ -278,45 +276,4 @@ func (g *Ledger) skimmedLane() *lane {
 		}
 	}
 	return nil
-}
-
-// newSweepRead makes the next read of a sweep, and begins a new sweep if none
-// is under way.
-func (g *Ledger) newSweepRead() (Read, bool) {
-	p := &g.plan
-	if !p.sweeping {
-		p.sweeping, p.sweepTook = true, 0
-		p.swept = make(map[*lane]int64, len(g.lanes.list))
-		for _, l := range g.lanes.list {
-			if l.active() && l.scan.position > 0 {
-				p.swept[l] = 0
-			}
-		}
-	}
-	r := Read{Limit: sweepLimit}
-	for _, l := range g.lanes.list {
-		after, ok := p.swept[l]
-		if !ok {
-			continue
-		}
-		if l.draining || after >= l.scan.position {
-			delete(p.swept, l)
-			continue
-		}
-		r.lanes = append(r.lanes, l)
-		r.Cursors = append(r.Cursors, driver.Cursor{Lane: l.number, After: after, UpTo: l.scan.position})
-	}
-	if len(r.lanes) == 0 {
-		g.endSweep()
-		return Read{}, false
-	}
-	return r, true
-}
-
-// endSweep ends a sweep and schedules the next one.
-func (g *Ledger) endSweep() {
-	p := &g.plan
-	p.sweeping, p.swept = false, nil
-	pause := max(g.cfg.SweepInterval, p.interval, sweepShare*p.sweepTook)
-	p.nextSweep = g.now.Add(pause)
 }
