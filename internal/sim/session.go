@@ -218,14 +218,18 @@ func (w *world) handOver(p *process, x *session) {
 	_ = p.sleep(context.Background(), time.Duration(w.roll("caught up", x.no)*float64(time.Second)))
 }
 
-// apply commits.
+// apply commits, unless the server has rolled the transaction back.
 func (x *session) apply(accepted []waybill.ID, check bool) (driver.CommitInfo, error) {
 	s := x.c.s
 	s.flush()
+	if !x.end() {
+		return driver.CommitInfo{}, fmt.Errorf("commit: %w", errRefused)
+	}
 	info, err := x.Session.Commit(context.Background(), accepted, check)
 	s.w.lock(func(w *world) {
 		x.close()
 		if err != nil {
+			x.forget(w)
 			return
 		}
 		for _, id := range info.Undone {
@@ -274,22 +278,39 @@ func (x *session) Rollback(ctx context.Context) error {
 // rollBack ends the transaction without its events. The rows of an early one
 // stay hidden forever.
 func (x *session) rollBack() {
+	if !x.end() {
+		return
+	}
 	_ = x.Session.Rollback(context.Background())
 	x.c.s.w.lock(func(w *world) {
-		if x.over {
-			return
-		}
 		x.close()
-		for _, ev := range x.events {
-			ev.state = rolledBack
-			w.note(x.c.p, "rolled back", ev, int64(x.no), 0, "")
-		}
+		x.forget(w)
 	})
 }
 
-// close forgets the session. Mu is held.
-func (x *session) close() {
+// forget notes that the events of the session were rolled back. Mu is held.
+func (x *session) forget(w *world) {
+	for _, ev := range x.events {
+		ev.state = rolledBack
+		w.note(x.c.p, "rolled back", ev, int64(x.no), 0, "")
+	}
+}
+
+// end ends the session, and reports false if it has ended. A commit and a
+// restart of the server may come at the same time, and only one of them takes
+// effect.
+func (x *session) end() bool {
+	mu := &x.c.s.w.mu
+	mu.Lock()
+	defer mu.Unlock()
+	ended := x.over
 	x.over = true
+	return !ended
+}
+
+// close forgets the session. Until then the server reports it as open. Mu is
+// held.
+func (x *session) close() {
 	delete(x.c.s.open, x)
 	delete(x.c.s.byTx, x.Tx())
 }
