@@ -19,12 +19,14 @@ type aggregate struct {
 	// event in memory.
 	one [1]*Item
 	// inFlight is how many items at the front of the queue are with a worker.
-	inFlight int
+	inFlight int32
 	// stuck counts dead letters that are being moved; the aggregate continues
 	// only when the moves have been answered.
-	stuck int
+	stuck int32
 	// holders are rows in delayed or dead that hold the aggregate back, by seq.
-	holders []holder
+	// oneHolder is the first backing array.
+	holders   []holder
+	oneHolder [1]holder
 	// passed is the first seq that was passed over, 0 if none was; passedTo is
 	// the last.
 	passed, passedTo int64
@@ -35,7 +37,7 @@ type aggregate struct {
 	// following: the aggregate's rows are to be read again.
 	following bool
 	// wary is the number of rows that were passed over and stay suspect.
-	wary int
+	wary int32
 }
 
 // holder is a row that holds an aggregate back.
@@ -44,9 +46,13 @@ type holder struct {
 	id   waybill.ID
 	dead bool
 	read int64 // the read during which the holder was added
-	// behind: the row is due, but was deferred so that it does not fill every
-	// page of due rows. The fields below are copied from the row.
-	behind           bool
+	// behind is set if the row is due, but was deferred so that it does not
+	// fill every page of due rows.
+	behind *behindRow
+}
+
+// behindRow are fields of a row that was deferred behind another one.
+type behindRow struct {
 	attempts, replay int
 	text             string
 }
@@ -77,6 +83,9 @@ func (a *aggregate) hold(h holder) {
 		a.holders[at] = h
 		return
 	}
+	if cap(a.holders) == 0 {
+		a.holders = a.oneHolder[:0]
+	}
 	a.holders = slices.Insert(a.holders, at, h)
 }
 
@@ -84,8 +93,7 @@ func (a *aggregate) hold(h holder) {
 // it is due.
 func (a *aggregate) deferBehind(row *store.Row) {
 	if at := slices.IndexFunc(a.holders, func(h holder) bool { return h.id == row.ID }); at >= 0 {
-		h := &a.holders[at]
-		h.behind, h.attempts, h.replay, h.text = true, row.Attempts, row.Replay, row.LastError
+		a.holders[at].behind = &behindRow{attempts: row.Attempts, replay: row.Replay, text: row.LastError}
 	}
 }
 
@@ -131,7 +139,7 @@ func (a *aggregate) enqueue(it *Item) {
 		a.queue = a.one[:0]
 	}
 	if !it.late || it.row.Holds {
-		for at > a.inFlight && a.queue[at-1].row.Seq > it.row.Seq {
+		for at > int(a.inFlight) && a.queue[at-1].row.Seq > it.row.Seq {
 			at--
 		}
 	}

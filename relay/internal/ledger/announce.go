@@ -47,8 +47,8 @@ func (g *Ledger) wakeAll() {
 	}
 	// Many wake-ups may come in a short time.
 	g.dueTimes.at(g.plan.lastDue.Add(wakePause))
-	if soon := g.now.Add(wakePause - g.cfg.SweepInterval); soon.Before(g.plan.lastHolds) {
-		g.plan.lastHolds = soon
+	if soon := g.now.Add(wakePause - g.cfg.SweepInterval); soon.Before(g.plan.holds.began) {
+		g.plan.holds.began = soon
 	}
 }
 

@@ -3,17 +3,88 @@ package ledger
 import (
 	"cmp"
 	"slices"
+	"time"
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/store/driver"
 )
 
+// holdReads is the search for holds that an operator has removed. A round reads
+// the holds of every lane. Many holds take long to read, and everything else
+// waits meanwhile, so that a round has many reads then, of a few lanes each,
+// with pauses between them.
+type holdReads struct {
+	began time.Time // when the last round began
+	left  []*lane   // lanes that the round has not read
+	// width is the number of lanes of a read; 0 means all.
+	width int
+	after time.Time // the earliest time of the next read
+}
+
+// Reads of holds take one part in holdShare of the time, and one part in
+// quickShare if they are quick.
+const (
+	holdShare  = 200
+	quickShare = 20
+)
+
+// wishHolds returns when the next read of holds is wanted. The holds of a lane
+// that was acquired are read at once.
+func (g *Ledger) wishHolds() wish {
+	h := &g.plan.holds
+	if g.isUnopened() {
+		return at(g.plan.holdsAfter)
+	}
+	next := h.began.Add(g.cfg.SweepInterval)
+	if len(h.left) > 0 || h.after.After(next) {
+		next = h.after
+	}
+	return wish{wanted: g.holding(), at: next}
+}
+
+// newHoldsRead makes a read of the holds of lanes that were acquired, or of the
+// next lanes of a round.
+func (g *Ledger) newHoldsRead() (Read, bool) {
+	h := &g.plan.holds
+	lanes := g.lanes.that(func(l *lane) bool { return !l.open && !l.draining })
+	round := len(lanes) == 0
+	if round {
+		h.left = slices.DeleteFunc(h.left, func(l *lane) bool { return l.gone || l.draining })
+		if len(h.left) == 0 {
+			h.began, h.left = g.now, g.lanes.that(func(l *lane) bool { return !l.draining })
+		}
+		lanes = h.left
+	}
+	n := len(lanes)
+	if h.width > 0 {
+		n = min(n, h.width)
+	}
+	if round {
+		h.left = h.left[n:]
+	}
+	return Read{lanes: lanes[:n:n]}, n > 0
+}
+
+// took notes the duration of a read of some lanes. fast is the usual duration
+// of a fast read.
+func (h *holdReads) took(d, fast time.Duration, lanes int, now time.Time) {
+	share := time.Duration(holdShare)
+	switch slow := slowSweep + 4*fast; {
+	case d > slow:
+		h.width = max(int(time.Duration(lanes)*slow/d), 1)
+	case d < quickSweep+2*fast:
+		share = quickShare
+		h.width *= 4
+	}
+	h.after = now.Add(share * d)
+}
+
 // hold notes a row that holds an aggregate.
 func (g *Ledger) hold(a *aggregate, h holder) {
-	if !g.holding() && g.plan.lastHolds.Add(g.cfg.SweepInterval).Before(g.now) {
+	if began := &g.plan.holds.began; !g.holding() && began.Add(g.cfg.SweepInterval).Before(g.now) {
 		// While nothing is held, the holds are not read. The next read of them
 		// comes after the usual interval.
-		g.plan.lastHolds = g.now
+		*began = g.now
 	}
 	a.hold(h)
 }
@@ -26,7 +97,9 @@ func (g *Ledger) holding() bool {
 // finishHolds replaces the aggregates' holds with those in the tables. Changes
 // made while the read was under way take precedence: an event in memory is not
 // held by its own row, and a hold that was added meanwhile stays.
-func (g *Ledger) finishHolds(lanes []*lane, holds []driver.Hold) {
+func (g *Ledger) finishHolds(lanes []*lane, a *Answer) {
+	g.plan.holds.took(a.Took, time.Duration(g.plan.reads), len(lanes), g.now)
+	holds := a.Holds
 	found := make(map[waybill.ID]bool, len(holds))
 	for _, h := range holds {
 		found[h.ID] = true
@@ -34,10 +107,9 @@ func (g *Ledger) finishHolds(lanes []*lane, holds []driver.Hold) {
 		if l == nil || h.Aggregate.IsZero() || l.items[h.ID] != nil {
 			continue
 		}
-		a := l.aggregate(h.Aggregate)
-		if !a.holds(h.ID) {
-			g.hold(a, holder{seq: h.Seq, id: h.ID, dead: h.Dead, read: g.readNo})
-			g.evict(a)
+		if agg := l.aggregate(h.Aggregate); !agg.holds(h.ID) {
+			g.hold(agg, holder{seq: h.Seq, id: h.ID, dead: h.Dead, read: g.readNo})
+			g.evict(agg)
 		}
 	}
 	for _, l := range lanes {

@@ -174,7 +174,7 @@ func (g *Ledger) advance(a *aggregate) {
 		a.lateWaiting = false
 		g.dueTimes.now()
 	}
-	if len(a.queue) == 0 && a.stuck == 0 && len(a.holders) > 0 && a.holders[0].behind {
+	if len(a.queue) == 0 && a.stuck == 0 && len(a.holders) > 0 && a.holders[0].behind != nil {
 		g.recall(a)
 	}
 	a.tidy()
@@ -208,7 +208,7 @@ func (g *Ledger) advanceQueue(a *aggregate) {
 func (g *Ledger) evict(a *aggregate) {
 	keep := a.queue[:0]
 	for i, it := range a.queue {
-		if i < a.inFlight || it.state == inFlight || it.state == finished {
+		if i < int(a.inFlight) || it.state == inFlight || it.state == finished {
 			keep = append(keep, it) // with a worker, or its attempt is being counted
 			continue
 		}

@@ -97,7 +97,7 @@ func checkAggregate(g *Ledger, a *aggregate, wrong func(string, ...any)) {
 			wrong("aggregate %s: its queue has an event that is %s", a.key.ID, it.state)
 		}
 	}
-	if delivering != a.inFlight {
+	if delivering != int(a.inFlight) {
 		wrong("aggregate %s: %d events are in flight, and %d are counted", a.key.ID, delivering, a.inFlight)
 	}
 	if delivering > 1 && !g.cfg.Ordered || delivering > 0 && deliverable > 0 || deliverable > 1 {

@@ -19,7 +19,7 @@ type plan struct {
 
 	sweep sweep
 
-	lastHolds time.Time
+	holds holdReads
 	// The earliest time of the next read of a kind after a failed one.
 	holdsAfter, followAfter, writersAfter time.Time
 
@@ -128,10 +128,7 @@ func (g *Ledger) wish(k ReadKind) wish {
 	p := &g.plan
 	switch k {
 	case ReadHolds:
-		if g.isUnopened() {
-			return at(p.holdsAfter)
-		}
-		return wish{wanted: g.holding(), at: p.lastHolds.Add(g.cfg.SweepInterval)}
+		return g.wishHolds()
 	case ReadFast:
 		return g.wishFast()
 	case ReadDue:

@@ -21,7 +21,7 @@ func (g *Ledger) RowsRead(r Read, a Answer, now time.Time) {
 func (g *Ledger) finishRead(r *Read, a *Answer) {
 	switch r.Kind {
 	case ReadHolds:
-		g.finishHolds(r.lanes, a.Holds)
+		g.finishHolds(r.lanes, a)
 	case ReadFast:
 		g.finishFast(r, a)
 	case ReadDue:
@@ -323,14 +323,15 @@ func (g *Ledger) recall(a *aggregate) {
 	// The limit is less than a page.
 	for i := range min(len(a.holders), maxQueued, max(g.cfg.BatchSize/2, 1)) {
 		h := &a.holders[i]
-		if known := l.items[h.id]; !h.behind || known != nil && known.state != settled {
+		if known := l.items[h.id]; h.behind == nil || known != nil && known.state != settled {
 			return
 		}
-		h.behind = false
-		row := &store.Row{Key: store.Key{Lane: l.number, Seq: h.seq, ID: h.id}, Attempts: h.attempts, Replay: h.replay, LastError: h.text}
+		b := *h.behind
+		h.behind = nil
+		row := &store.Row{Key: store.Key{Lane: l.number, Seq: h.seq, ID: h.id}, Attempts: b.attempts, Replay: b.replay, LastError: b.text}
 		it := g.add(l, row, false)
 		it.late = true
-		g.deferEvent(it, 0, true, h.text)
+		g.deferEvent(it, 0, true, b.text)
 	}
 }
 

@@ -114,8 +114,7 @@ func (g *Ledger) newRead(k ReadKind) (Read, bool) {
 	var r Read
 	switch k {
 	case ReadHolds:
-		p.lastHolds = g.now
-		r.lanes = g.lanes.that(func(l *lane) bool { return !l.draining })
+		return g.newHoldsRead()
 	case ReadFast:
 		return g.newFastRead()
 	case ReadDue:

@@ -39,7 +39,7 @@ const (
 	sweepLimit = 2000
 	// sweepShare limits sweeps to one part in sweepShare of the time.
 	sweepShare = 200
-	minWidth   = 1 << 14
+	minWidth   = 1 << 12
 	maxWidth   = 1 << 60
 	// A read is slow if it takes longer than slowSweep besides four times the
 	// duration of a fast read, and quick below quickSweep besides two times.

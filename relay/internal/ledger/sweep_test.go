@@ -65,7 +65,7 @@ func TestASweepCoversEverySeq(t *testing.T) {
 }
 
 // TestRangesOfASweepFollowItsCost: ranges grow four times after a quick read,
-// shrink four times after a slow one, and are never smaller than 16,384 seqs.
+// shrink four times after a slow one, and are never smaller than 4,096 seqs.
 func TestRangesOfASweepFollowItsCost(t *testing.T) {
 	var s sweep
 	now := time.Unix(0, 0)
@@ -73,14 +73,14 @@ func TestRangesOfASweepFollowItsCost(t *testing.T) {
 		took, fast time.Duration
 		want       int64
 	}{
-		{2*time.Millisecond - 1, 0, 65_536},
-		{2 * time.Millisecond, 0, 65_536},
-		{5 * time.Millisecond, 0, 65_536},
-		{4*time.Millisecond - 1, time.Millisecond, 262_144},
-		{9 * time.Millisecond, time.Millisecond, 262_144},
-		{9*time.Millisecond + 1, time.Millisecond, 65_536},
-		{5*time.Millisecond + 1, 0, 16_384},
-		{time.Minute, 0, 16_384},
+		{2*time.Millisecond - 1, 0, 16_384},
+		{2 * time.Millisecond, 0, 16_384},
+		{5 * time.Millisecond, 0, 16_384},
+		{4*time.Millisecond - 1, time.Millisecond, 65_536},
+		{9 * time.Millisecond, time.Millisecond, 65_536},
+		{9*time.Millisecond + 1, time.Millisecond, 16_384},
+		{5*time.Millisecond + 1, 0, 4_096},
+		{time.Minute, 0, 4_096},
 	} {
 		if s.took(step.took, step.fast, now); s.width != step.want {
 			t.Errorf("step %d: width %d, want %d", i, s.width, step.want)
@@ -104,8 +104,8 @@ func TestAPollReadsFromTheBeginningWhileThatIsCheap(t *testing.T) {
 	for _, tc := range []struct {
 		position, width, want int64
 	}{
-		{position: 16_384, want: 0},
-		{position: 16_385, want: 16_385},
+		{position: 4_096, want: 0},
+		{position: 4_097, want: 4_097},
 		{position: 50_000, width: 50_000, want: 0},
 		{position: 50_001, width: 50_000, want: 50_001},
 	} {
@@ -178,6 +178,9 @@ func TestAFullPageOfASweepIsContinued(t *testing.T) {
 	g, now := sweptLedger(20_000)
 	r, _ := g.StartRead(ReadSweep, now)
 	first := r.Cursors[0]
+	if want := (driver.Cursor{Lane: 1, After: 20_000 - 4_096, UpTo: 20_000}); first != want {
+		t.Fatalf("the first read covers %+v, want %+v", first, want)
+	}
 	var a Answer
 	for i := range int64(sweepLimit) {
 		a.Refs = append(a.Refs, driver.RowRef{Key: store.Key{Lane: 1, Seq: first.After + 1 + i, ID: waybill.NewID()}})
