@@ -35,6 +35,9 @@ func TestUsage(t *testing.T) {
 		{[]string{"idle", "-h"}, 0, "-turn"},
 		{[]string{"write", "-h"}, 0, "-rounds"},
 		{[]string{"brokers", "-h"}, 0, "-only"},
+		{[]string{"apart", "-h"}, 0, "-rates"},
+		{[]string{"apart", "-rates", "0"}, 2, "-rates 0: use numbers from 1 to 40000"},
+		{[]string{"apart", "-rounds", "0"}, 2, "-rounds and -turn are positive"},
 		{[]string{"conditions", "-h"}, 0, "-events"},
 		{[]string{"conditions", "-rate", "0"}, 2, "-rate 0: use 1 to 40000"},
 		{[]string{"conditions", "-events", "none"}, 2, `"none" is not a size`},
@@ -60,6 +63,7 @@ func TestOnPostgres(t *testing.T) {
 	for name, args := range map[string][]string{
 		"by hand, no relay": {"steady", "-peers=false", "-rounds", "1", "-turn", "100ms", "-rate", "500"},
 		"statements/s":      {"idle", "-warm", "100ms", "-turn", "200ms"},
+		"the best peer":     {"apart", "-db", "postgres,sqlite", "-rates", "200", "-rounds", "1", "-turn", "100ms"},
 		"blocked aggregates": {
 			"conditions", "-events", "500", "-rate", "200", "-warm", "100ms", "-idle", "100ms", "-turn", "200ms",
 		},

@@ -76,12 +76,17 @@ const fieldConns = 16
 
 // fresh drops the last turn's tables and returns an empty schema.
 func (s *pgServer) fresh(ctx context.Context) (*field, error) {
-	f := &field{server: s, schema: s.schema, counter: &statementCounter{detailed: s.detailed}}
-	for _, statement := range []string{`DROP SCHEMA IF EXISTS ` + f.schema + ` CASCADE`, `CREATE SCHEMA ` + f.schema} {
+	for _, statement := range []string{`DROP SCHEMA IF EXISTS ` + s.schema + ` CASCADE`, `CREATE SCHEMA ` + s.schema} {
 		if _, err := s.admin.Exec(ctx, statement); err != nil {
 			return nil, err
 		}
 	}
+	return s.attach(ctx)
+}
+
+// attach returns a field over a schema that exists.
+func (s *pgServer) attach(ctx context.Context) (*field, error) {
+	f := &field{server: s, schema: s.schema, counter: &statementCounter{detailed: s.detailed}}
 	config := s.config.Copy()
 	config.ConnConfig.RuntimeParams["search_path"] = f.schema
 	config.MaxConns = fieldConns

@@ -16,6 +16,7 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 	"github.com/jackc/pgx/v5/pgxpool"
+	oagudo "github.com/oagudo/outbox"
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/internal/testroles"
@@ -29,6 +30,7 @@ import (
 // relayFlags describe a relay in a process of its own, over tables that exist.
 type relayFlags struct {
 	db, at, stamps string
+	peer           string
 	block          bool
 	history        bool
 }
@@ -39,6 +41,7 @@ func prepareRelay(flags *flag.FlagSet) task {
 	flags.StringVar(&f.db, "db", "postgres", "database: postgres, mariadb, mysql or sqlite")
 	flags.StringVar(&f.at, "at", schema, "schema, database or file with the tables")
 	flags.StringVar(&f.stamps, "stamps", "", "file with the shared times of events")
+	flags.StringVar(&f.peer, "peer", "", "another library on PostgreSQL instead of a relay: "+watermillTuned.name+" or "+oagudoTuned.name)
 	flags.BoolVar(&f.block, "block", false, "aggregates whose name begins with stuck fail for good, and stay blocked")
 	flags.BoolVar(&f.history, "history", false, "keep delivered events")
 	return task{
@@ -54,17 +57,16 @@ func (f *relayFlags) run(ctx context.Context, out, _ io.Writer) error {
 		return err
 	}
 	defer stamps.close()
+	if f.peer != "" {
+		return f.runPeer(ctx, stamps, out)
+	}
 	db, closing, err := f.open(ctx)
 	if err != nil {
 		return err
 	}
 	defer closing()
-	ctx, stop := context.WithCancel(ctx)
+	ctx, stop := untilInputEnds(ctx)
 	defer stop()
-	go func() {
-		_, _ = io.Copy(io.Discard, os.Stdin)
-		stop()
-	}()
 	cfg := relay.Config{HistoryRetention: -1}
 	if f.history {
 		cfg.HistoryRetention = 0
@@ -84,6 +86,56 @@ func (f *relayFlags) run(ctx context.Context, out, _ io.Writer) error {
 	}
 	fmt.Fprintln(out, "ready")
 	return r.Run(ctx)
+}
+
+// untilInputEnds returns a context that ends with the standard input.
+func untilInputEnds(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, stop := context.WithCancel(ctx)
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		stop()
+	}()
+	return ctx, stop
+}
+
+// runPeer runs another library until the standard input ends.
+func (f *relayFlags) runPeer(ctx context.Context, stamps *sharedStamps, out io.Writer) error {
+	s, err := connectPostgres(ctx)
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	s.schema = f.at
+	tables, err := s.attach(ctx)
+	if err != nil {
+		return err
+	}
+	defer tables.close()
+	ctx, stop := untilInputEnds(ctx)
+	defer stop()
+	var end func() error
+	switch f.peer {
+	case oagudoTuned.name:
+		db := tables.sql()
+		defer db.Close() //nolint:errcheck // nothing is written through it any more
+		end = oagudoTuned.start(oagudo.NewDBContext(db, oagudo.SQLDialectPostgres), stamps.handle)
+	case watermillTuned.name:
+		sub, err := watermillTuned.subscriber(tables)
+		if err != nil {
+			return err
+		}
+		messages, err := sub.Subscribe(context.WithoutCancel(ctx), watermillTopic)
+		if err != nil {
+			return err
+		}
+		go consume(messages, stamps.handle)
+		end = sub.Close
+	default:
+		return fmt.Errorf("unknown peer %q", f.peer)
+	}
+	fmt.Fprintln(out, "ready")
+	<-ctx.Done()
+	return end()
 }
 
 // open opens the relay's role of a store.
@@ -141,7 +193,7 @@ func startRelayProcess(ctx context.Context, f relayFlags) (*relayProcess, error)
 	if err != nil {
 		return nil, err
 	}
-	cmd := exec.CommandContext(ctx, self, "relay", "-db="+f.db, "-at="+f.at, "-stamps="+f.stamps, //nolint:gosec // this program
+	cmd := exec.CommandContext(ctx, self, "relay", "-db="+f.db, "-at="+f.at, "-stamps="+f.stamps, "-peer="+f.peer, //nolint:gosec // this program
 		"-block="+strconv.FormatBool(f.block), "-history="+strconv.FormatBool(f.history))
 	cmd.Stderr = os.Stderr
 	input, err := cmd.StdinPipe()

@@ -325,7 +325,7 @@ func (s *pgServer) oagudoLine(o oagudoSettings) func(ctx context.Context) (*line
 			f.close()
 		}
 		box := oagudo.NewDBContext(db, oagudo.SQLDialectPostgres)
-		var writer *oagudo.Writer
+		writer := oagudo.NewWriter(box)
 		l.commit = func(ctx context.Context, n int) error {
 			return writer.WriteOne(ctx, oagudo.NewMessage(numbered(n)), func(ctx context.Context, tx oagudo.TxQueryer) error {
 				_, err := tx.ExecContext(ctx, orderInsert, orderNote)

@@ -72,6 +72,7 @@ func (g *Ledger) takeEntry(entry *driver.Entry, c *driver.Commit) {
 		if it != nil {
 			it.announced = true
 		}
+		g.plan.chase.announcedLate()
 		g.dropAnnouncements(1, observe.DropAlreadyRead)
 		return
 	}

@@ -16,6 +16,7 @@ type plan struct {
 	fastTook time.Duration
 	interval time.Duration // between polls: grows while there are no events
 	nextPoll time.Time
+	chase    chase
 
 	sweep sweep
 
@@ -47,7 +48,7 @@ const (
 	// read and a settlement. On a machine with spare capacity these take little
 	// time; where they compete with producers, the pause leaves more capacity
 	// to the producers.
-	restFactor = 8
+	restFactor = 1
 	// maxPatient is the maximum pause, as a multiple of Linger.
 	maxPatient = 20
 )
@@ -200,10 +201,15 @@ func (g *Ledger) wishFast() wish {
 	case !wanted:
 		return at(p.nextPoll)
 	}
-	// A busy relay waits a little, so that one read replaces many. The pause
-	// depends on the duration of a read and on the rate of events.
-	pause := g.batchDelay(min(g.cfg.Linger, 2*p.fastTook))
+	pause := g.briefPause()
 	return at(g.behindSettle(p.lastFast.Add(pause), pause))
+}
+
+// briefPause is the pause between two reads of a busy relay: it waits a little,
+// so that one read replaces many. The pause depends on the duration of a read
+// and on the rate of events.
+func (g *Ledger) briefPause() time.Duration {
+	return g.batchDelay(min(g.cfg.Linger, 2*g.plan.fastTook))
 }
 
 // behindSettle moves a read that is wanted at a time behind the settlement that

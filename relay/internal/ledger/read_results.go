@@ -86,7 +86,9 @@ func (g *Ledger) ReadFailed(r Read, now time.Time) {
 func (g *Ledger) finishFast(r *Read, a *Answer) {
 	p := &g.plan
 	p.fastTook = a.Took
-	p.reads.add(a.Took)
+	if !r.whole { // it may walk over many deleted rows
+		p.reads.add(a.Took)
+	}
 	if g.isOvertaken(a) {
 		return
 	}
@@ -96,7 +98,7 @@ func (g *Ledger) finishFast(r *Read, a *Answer) {
 	}
 	rows := a.Page.Rows
 	taken, fresh := false, 0
-	whole := r.whole
+	whole, foreign := r.whole, -g.counts.ColdTaken
 	for _, l := range r.lanes {
 		from, to := lanePart(rows, l.number)
 		if l.gone || l.draining {
@@ -121,9 +123,12 @@ func (g *Ledger) finishFast(r *Read, a *Answer) {
 		p.rate, p.rateAt = 0, g.now
 	} else {
 		p.arrived(fresh, g.now)
+		if !g.selfPolling {
+			p.chase.read(fresh, foreign+g.counts.ColdTaken, r.woken, g.now)
+		}
 	}
 	g.updateSelfPolling()
-	p.nextPoll = g.now.Add(max(p.interval, firstPoll))
+	p.nextPoll = g.now.Add(p.chase.pause(max(p.interval, firstPoll), g.briefPause(), g.now))
 	if r.whole {
 		p.sweep.took(a.Took, time.Duration(p.reads), g.now)
 	}

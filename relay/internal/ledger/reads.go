@@ -58,6 +58,7 @@ type Read struct {
 	agg    *aggregate
 	passed int64 // the first row of agg that was passed over
 	whole  bool  // a fast read that covers a sweep as well
+	woken  bool  // a notification caused the fast read
 }
 
 // Answer is the answer to a read.
@@ -197,7 +198,7 @@ func (g *Ledger) newFastRead() (Read, bool) {
 	}
 	poll := !g.now.Before(p.nextPoll)
 	room := g.cfg.ColdQueue + g.cfg.BatchSize - g.cold.depth
-	r := Read{Limit: g.pageLimit(), Verify: g.horizon.hasExcluded(), whole: poll && g.plan.sweep.isCheap(g.lanes.list)}
+	r := Read{Limit: g.pageLimit(), Verify: g.horizon.hasExcluded(), whole: poll && !p.chase.soon && p.sweep.isCheap(g.lanes.list)}
 	g.addFastLanes(&r, poll, room)
 	// A lane that is not known to have a backlog may have one nevertheless. The
 	// lanes share the room, so that a first read, or a read after a large
@@ -235,6 +236,7 @@ func (g *Ledger) addFastLanes(r *Read, poll bool, room int) {
 			}
 			room -= r.Limit
 		}
+		r.woken = r.woken || s.woken
 		s.woken = false
 		r.whole = r.whole && l.quiet()
 		r.lanes = append(r.lanes, l)
