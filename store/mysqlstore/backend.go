@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/waybillhq/waybill/internal/sqlstore"
 
@@ -24,6 +25,9 @@ type backend struct {
 	cfg Config
 	sql statements
 	hub driver.Hub
+
+	// The last Fetch of several lanes found a backlog.
+	backlog atomic.Bool
 
 	mu    sync.Mutex
 	known *facts // nil until the first query

@@ -34,13 +34,27 @@ func (s *backend) page(ctx context.Context, query string, args ...any) (driver.P
 	return p, nil
 }
 
-// Fetch implements [driver.Reader].
+// Fetch implements [driver.Reader]. The server needs as long to plan one SELECT
+// per lane as to read dozens of rows. While there is no backlog, one SELECT
+// therefore reads all ranges: fewer rows than the limit are all that exist.
 func (s *backend) Fetch(ctx context.Context, from []driver.Cursor, limit int) (driver.Page, error) {
 	if len(from) == 0 {
 		return s.clock(ctx)
 	}
-	p, err := s.page(ctx, fill(s.sql.fetch, "{keys}", perLane(s.sql.fetchKeys, from, limit)))
-	eventrow.Sort(p.Rows, func(r *store.Row) store.Key { return r.Key })
+	read := func(pages string) (driver.Page, error) {
+		p, err := s.page(ctx, fill(s.sql.fetch, "{pages}", pages))
+		eventrow.Sort(p.Rows, func(r *store.Row) store.Key { return r.Key })
+		return p, err
+	}
+	if len(from) > 1 && !s.backlog.Load() {
+		if p, err := read(overall(s.sql.fetchPage, from, limit)); err != nil || len(p.Rows) < limit {
+			return p, err
+		}
+	}
+	p, err := read(perLane(s.sql.fetchPage, from, limit))
+	if err == nil && len(from) > 1 {
+		s.backlog.Store(len(p.Rows) >= limit)
+	}
 	return p, err
 }
 
@@ -53,13 +67,22 @@ func (s *backend) clock(ctx context.Context) (driver.Page, error) {
 func perLane(statement string, from []driver.Cursor, limit int) string {
 	selects := make([]string, len(from))
 	for i, c := range from {
-		where := "lane = " + strconv.Itoa(c.Lane) + " AND seq > " + strconv.FormatInt(c.After, 10)
-		if c.UpTo != 0 {
-			where += " AND seq <= " + strconv.FormatInt(c.UpTo, 10)
-		}
-		selects[i] = fill(fill(statement, "{where}", where), "{limit}", strconv.Itoa(max(limit, 0)))
+		selects[i] = overall(statement, []driver.Cursor{c}, limit)
 	}
 	return strings.Join(selects, " UNION ALL ")
+}
+
+// overall returns one SELECT for all cursors together, in the order of the
+// primary key.
+func overall(statement string, from []driver.Cursor, limit int) string {
+	ranges := make([]string, len(from))
+	for i, c := range from {
+		ranges[i] = "lane = " + strconv.Itoa(c.Lane) + " AND seq > " + strconv.FormatInt(c.After, 10)
+		if c.UpTo != 0 {
+			ranges[i] += " AND seq <= " + strconv.FormatInt(c.UpTo, 10)
+		}
+	}
+	return fill(fill(statement, "{where}", strings.Join(ranges, " OR ")), "{limit}", strconv.Itoa(max(limit, 0)))
 }
 
 // Sweep implements [driver.Reader].
@@ -71,10 +94,18 @@ func (s *backend) Sweep(ctx context.Context, from []driver.Cursor, limit int) ([
 	var sight driver.RowRef
 	var id scanID
 	var agg aggregate
-	err := each(ctx, s.db, perLane(s.sql.sweep, from, limit), nil, func() {
-		sight.ID, sight.Aggregate = waybill.ID(id), agg.decode()
-		seen = append(seen, sight)
-	}, &sight.Lane, &sight.Seq, &id, &agg.tenant, &agg.kind, &agg.id)
+	read := func(query string) error {
+		seen = nil
+		return each(ctx, s.db, query, nil, func() {
+			sight.ID, sight.Aggregate = waybill.ID(id), agg.decode()
+			seen = append(seen, sight)
+		}, &sight.Lane, &sight.Seq, &id, &agg.tenant, &agg.kind, &agg.id)
+	}
+	// As in Fetch: fewer rows than the limit are all that exist.
+	err := read(overall(s.sql.sweep, from, limit))
+	if err == nil && len(from) > 1 && len(seen) >= limit {
+		err = read(perLane(s.sql.sweep, from, limit))
+	}
 	if err != nil {
 		return nil, s.explain(err)
 	}
@@ -107,6 +138,13 @@ func (s *backend) Load(ctx context.Context, keys []store.Key) (driver.Page, erro
 	return p, nil
 }
 
+// The kinds of rows that a read of due keys returns.
+const (
+	keyLater = 0 // an event that is not due
+	keyDue   = 1 // a due event
+	keyClock = 2 // the current time
+)
+
 // dueKey is an entry of the index by which delayed events become due.
 type dueKey struct {
 	at, seq int64
@@ -115,16 +153,17 @@ type dueKey struct {
 
 // Due implements [driver.Reader]. It first reads the keys of all lanes from the
 // index, and then the rows that have been due longest: sorting whole rows
-// across the lanes would carry all their payloads through a sort on disk.
+// across the lanes would carry all their payloads through a sort on disk. Most
+// of the time few events are delayed: one SELECT reads all their keys, without
+// one per lane.
 func (s *backend) Due(ctx context.Context, lanes []int, limit int) (driver.Page, error) {
 	if len(lanes) == 0 {
 		return s.clock(ctx)
 	}
-	keys, next, err := s.dueKeys(ctx, lanes, limit)
+	keys, p, err := s.dueKeys(ctx, lanes, limit)
 	if err != nil {
 		return driver.Page{}, err
 	}
-	var p driver.Page
 	for part := range parts(keys[:min(max(limit, 0), len(keys))], maxIDs) {
 		ids := make([]waybill.ID, len(part))
 		for i, k := range part {
@@ -136,37 +175,51 @@ func (s *backend) Due(ctx context.Context, lanes []int, limit int) (driver.Page,
 		}
 		p.Rows, p.Now = append(p.Rows, more.Rows...), more.Now
 	}
-	if len(p.Rows) == 0 {
-		if p, err = s.clock(ctx); err != nil {
-			return driver.Page{}, err
-		}
-	}
-	p.Next = next
 	slices.SortFunc(p.Rows, func(a, b store.Row) int {
 		return cmp.Or(a.DueAt.Compare(b.DueAt), cmp.Compare(a.Seq, b.Seq))
 	})
 	return p, nil
 }
 
-// dueKeys returns the keys of due events, the longest due first, and the due
-// time of the next event.
-func (s *backend) dueKeys(ctx context.Context, lanes []int, limit int) (keys []dueKey, next time.Time, err error) {
-	selects := make([]string, len(lanes))
+// fewDelayed is the number of delayed events up to which Due reads the keys of
+// all of them.
+const fewDelayed = 64
+
+// dueKeys returns the keys of due events, the longest due first, and a page
+// without rows that has the times.
+func (s *backend) dueKeys(ctx context.Context, lanes []int, limit int) (keys []dueKey, p driver.Page, err error) {
+	numbers, selects := make([]string, len(lanes)), make([]string, len(lanes))
 	for i, lane := range lanes {
-		selects[i] = fill(fill(s.sql.dueKeys, "{number}", strconv.Itoa(lane)), "{limit}", strconv.Itoa(max(limit, 0)))
+		numbers[i] = strconv.Itoa(lane)
+		selects[i] = fill(fill(s.sql.dueKeys, "{number}", numbers[i]), "{limit}", strconv.Itoa(max(limit, 0)))
 	}
 	var k dueKey
-	var due bool
-	err = each(ctx, s.db, strings.Join(selects, "\nUNION ALL "), nil, func() {
-		if due {
-			keys = append(keys, k)
-		} else if at := time.UnixMicro(k.at).UTC(); next.IsZero() || at.Before(next) {
-			next = at
-		}
-	}, &k.at, &k.seq, (*scanID)(&k.id), &due)
+	var kind, delayed int
+	read := func(query string) error {
+		keys, p, delayed = nil, driver.Page{}, 0
+		return each(ctx, s.db, query, nil, func() {
+			at := time.UnixMicro(k.at).UTC()
+			switch kind {
+			case keyClock:
+				p.Now = at
+				return
+			case keyDue:
+				keys = append(keys, k)
+			case keyLater:
+				if p.Next.IsZero() || at.Before(p.Next) {
+					p.Next = at
+				}
+			}
+			delayed++
+		}, &k.at, &k.seq, (*scanID)(&k.id), &kind)
+	}
+	err = read(s.sql.dueClock + fill(s.sql.fewDelayed, "{numbers}", strings.Join(numbers, ", ")))
+	if err == nil && delayed > fewDelayed {
+		err = read(s.sql.dueClock + strings.Join(selects, "\nUNION ALL "))
+	}
 	if err != nil {
-		return nil, next, s.explain(err)
+		return nil, driver.Page{}, s.explain(err)
 	}
 	slices.SortFunc(keys, func(a, b dueKey) int { return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.seq, b.seq)) })
-	return keys, next, nil
+	return keys, p, nil
 }

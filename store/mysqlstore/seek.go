@@ -55,7 +55,7 @@ func (s *backend) FetchAggregate(ctx context.Context, agg store.Aggregate, from 
 		return s.clock(ctx)
 	}
 	keys := perLane(s.sql.followKeys, []driver.Cursor{from}, limit)
-	p, err := s.page(ctx, fill(s.sql.fetch, "{keys}", keys), []byte(agg.ID), []byte(agg.Type), []byte(agg.Tenant))
+	p, err := s.page(ctx, fill(s.sql.follow, "{keys}", keys), []byte(agg.ID), []byte(agg.Type), []byte(agg.Tenant))
 	eventrow.Sort(p.Rows, func(r *store.Row) store.Key { return r.Key })
 	return p, err
 }

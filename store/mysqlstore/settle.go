@@ -3,8 +3,10 @@ package mysqlstore
 import (
 	"bytes"
 	"context"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"maps"
 	"slices"
 	"strconv"
 
@@ -17,6 +19,7 @@ const (
 	settled    = 0 // everything was settled
 	fenceShort = 1 // nothing was settled: only the returned lanes are held
 	rowsShort  = 2 // nothing was settled: only the returned rows exist
+	keysShort  = 3 // nothing was settled: a row is not where its seq says
 )
 
 const (
@@ -58,6 +61,8 @@ func (s *backend) Settle(ctx context.Context, settlement driver.Settlement) (dri
 			return driver.Settled{}, errors.New("mysqlstore: settle: other sessions keep changing the rows")
 		case answer.outcome == fenceShort:
 			w.keepFences(answer.ids)
+		case answer.outcome == keysShort:
+			w.byID = true
 		default:
 			w.keepRows(answer.ids)
 		}
@@ -75,7 +80,7 @@ func (s *backend) callSettle(ctx context.Context, w *work) (answer, error) {
 	var a answer
 	var lane int
 	var id scanID
-	args := []any{list(w.fences, fenceItem), list(w.done, doneItem), w.history, list(w.retry, retryItem), list(w.dead, deadItem), w.freeList()}
+	args := []any{list(w.fences, fenceItem), w.doneList(), w.history, list(w.retry, retryItem), list(w.dead, deadItem), w.freeList()}
 	err := each(ctx, s.db, s.sql.settle, args, func() {
 		if id != (scanID{}) {
 			a.ids = append(a.ids, waybill.ID(id))
@@ -131,6 +136,7 @@ type work struct {
 	fences            []driver.Lease
 	done, retry, dead []driver.Result
 	history           bool
+	byID              bool // find all rows by id, not by key
 }
 
 // newWork sorts fences and results into the order in which they are locked, so
@@ -169,11 +175,17 @@ func (w *work) dropUnfenced() {
 	w.keep(func(r driver.Result) bool { return fenced[r.Lane] })
 }
 
-// keepRows drops the results of missing rows.
+// keepRows drops the results of missing rows. The procedure does not list rows
+// that it found by key.
 func (w *work) keepRows(ids []waybill.ID) {
 	there := make(map[waybill.ID]bool, len(ids))
 	for _, id := range ids {
 		there[id] = true
+	}
+	for _, r := range w.done {
+		if w.hasKey(r) {
+			there[r.ID] = true
+		}
 	}
 	w.keep(func(r driver.Result) bool { return there[r.ID] })
 }
@@ -203,6 +215,39 @@ func fenceItem(b []byte, l driver.Lease) []byte {
 	b = strconv.AppendInt(append(b, '['), int64(l.Lane), 10)
 	b = strconv.AppendInt(append(b, ','), l.Epoch, 10)
 	return append(appendID(append(b, ','), l.Token), ']')
+}
+
+// hasKey reports whether the row of a delivered event is to be found by key.
+func (w *work) hasKey(r driver.Result) bool { return !w.byID && !r.Late && r.Seq > 0 }
+
+// doneList lists the delivered events for the procedure: the condition that
+// finds rows by key, and the other rows as JSON. A row must also have one of
+// the ids, because a seq is only a hint.
+func (w *work) doneList() []byte {
+	seqs := make(map[int][]byte, len(w.fences))
+	var ids []byte
+	var rest []driver.Result
+	for _, r := range w.done {
+		if !w.hasKey(r) {
+			rest = append(rest, r)
+			continue
+		}
+		seqs[r.Lane] = strconv.AppendInt(append(seqs[r.Lane], ','), r.Seq, 10)
+		ids = append(hex.AppendEncode(append(ids, ",x'"...), r.ID[:]), '\'')
+	}
+	if len(rest) == len(w.done) {
+		return list(rest, doneItem)
+	}
+	b := make([]byte, 0, 2*len(ids)+48*len(rest))
+	b = append(strconv.AppendInt(b, int64(len(w.done)-len(rest)), 10), ':')
+	or := "("
+	for _, lane := range slices.Sorted(maps.Keys(seqs)) {
+		b = strconv.AppendInt(append(append(b, or...), "lane = "...), int64(lane), 10)
+		b = append(append(append(b, " AND seq IN ("...), seqs[lane][1:]...), ')')
+		or = " OR "
+	}
+	b = append(append(append(b, ") AND id IN ("...), ids[1:]...), ");"...)
+	return append(b, list(rest, doneItem)...)
 }
 
 // freeList returns the events whose dedup keys are to be freed.

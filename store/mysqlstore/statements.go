@@ -1,6 +1,7 @@
 package mysqlstore
 
 import (
+	"strconv"
 	"strings"
 
 	"github.com/waybillhq/waybill/internal/eventrow"
@@ -24,10 +25,12 @@ type statements struct {
 	laneStates, heartbeat         string
 	forgetNode, lanesOf           string
 	takeLanes, freeLanes          string
-	fetchKeys, fetch, load        string
+	fetchPage, fetch, load        string
 	sweep, dueKeys, due           string
+	dueClock, fewDelayed          string
 	drawn, definition, writers    string
-	holds, followKeys, urgentKeys string
+	follow, followKeys            string
+	holds, urgentKeys             string
 	plain                         string
 	settle                        string
 	operateStatements
@@ -154,10 +157,14 @@ UNION ALL SELECT l.lane, l.epoch, l.owner, l.dirty, l.in_flight,
 		takeLanes:  r(`UPDATE {lane} SET owner = ?, epoch = epoch + 1, token = `),
 		freeLanes:  r(`UPDATE {lane} SET owner = NULL, token = NULL, dirty = ? WHERE `),
 
-		// Primary key of outbox (lane, seq), once per lane; the primary key
-		// then finds the whole rows.
-		fetchKeys: r(`(SELECT lane, seq FROM {outbox} FORCE INDEX (PRIMARY) WHERE {where} ORDER BY seq LIMIT {limit})`),
-		fetch: r(clockRow + ` UNION ALL SELECT ` + readColumns + `, ` + micros + `o.available_at), 0, 0, 0, NULL
+		// Primary key of outbox (lane, seq), once per lane or once for all
+		// lanes.
+		fetchPage: r(`(SELECT ` + readColumns + `, ` + micros + `o.available_at), 0, 0, 0, NULL
+FROM {outbox} AS o FORCE INDEX (PRIMARY) WHERE {where} ORDER BY lane, seq LIMIT {limit})`),
+		fetch: clockRow + ` UNION ALL {pages}`,
+		// The keys come from a filtered scan that does not read payloads; the
+		// primary key then finds the whole rows.
+		follow: r(clockRow + ` UNION ALL SELECT ` + readColumns + `, ` + micros + `o.available_at), 0, 0, 0, NULL
 FROM ({keys}) AS k STRAIGHT_JOIN {outbox} AS o FORCE INDEX (PRIMARY) ON o.lane = k.lane AND o.seq = k.seq`),
 		load: r(clockRow + ` UNION ALL SELECT ` + readColumns + `, ` + micros + `o.available_at), 0, 0, 0, NULL
 FROM ` + keyTable + ` STRAIGHT_JOIN {outbox} AS o FORCE INDEX (PRIMARY) ON o.lane = k.lane AND o.seq = k.seq`),
@@ -165,7 +172,7 @@ FROM ` + keyTable + ` STRAIGHT_JOIN {outbox} AS o FORCE INDEX (PRIMARY) ON o.lan
 		drawn:      r(`SELECT COALESCE(MAX(seq), 0) FROM {outbox}`),
 		definition: r(`SHOW CREATE TABLE {outbox}`),
 		writers:    `SELECT trx_id, trx_rows_modified > 0 OR trx_lock_structs > 0, trx_query FROM information_schema.innodb_trx`,
-		sweep:      r(`(SELECT lane, seq, id, ` + aggregateColumns + ` FROM {outbox} FORCE INDEX (PRIMARY) WHERE {where} ORDER BY seq LIMIT {limit})`),
+		sweep:      r(`(SELECT lane, seq, id, ` + aggregateColumns + ` FROM {outbox} FORCE INDEX (PRIMARY) WHERE {where} ORDER BY lane, seq LIMIT {limit})`),
 		// Primary key of outbox (lane, seq); rows of other aggregates are
 		// skipped.
 		followKeys: r(`SELECT lane, seq FROM {outbox} FORCE INDEX (PRIMARY) WHERE {where} AND aggregate_id = ? AND ` + shownType + ` = ?
@@ -181,6 +188,9 @@ STRAIGHT_JOIN {outbox} AS o FORCE INDEX (PRIMARY) ON o.lane = k.lane AND o.seq =
 WHERE {where} AND priority <= 0 AND aggregate_id IN ({ids}) GROUP BY ` + aggregateColumns),
 		// Index due of delayed (lane, due_at, seq), which also contains the id.
 		// The first row that is not due gives the time of the next read.
+		dueClock: `SELECT ` + micros + `UTC_TIMESTAMP(6)), 0, NULL, 2 UNION ALL `,
+		fewDelayed: r(`(SELECT ` + micros + `due_at), seq, id, due_at <= UTC_TIMESTAMP(6) FROM {delayed} FORCE INDEX (due)
+ WHERE lane IN ({numbers}) LIMIT ` + strconv.Itoa(fewDelayed+1) + `)`),
 		dueKeys: r(`(SELECT ` + micros + `due_at), seq, id, 1 FROM {delayed} FORCE INDEX (due)
  WHERE lane = {number} AND due_at <= UTC_TIMESTAMP(6) ORDER BY due_at, seq LIMIT {limit})
 UNION ALL (SELECT ` + micros + `due_at), seq, id, 0 FROM {delayed} FORCE INDEX (due)
