@@ -87,3 +87,6 @@ func Arguments(ev waybill.Event) (map[string]any, error) {
 	}
 	return args, nil
 }
+
+// SettlesByKey reports whether a settlement finds delivered events by key.
+func SettlesByKey(s driver.Settlement) bool { return newWork(s).doneList()[0] != '[' }

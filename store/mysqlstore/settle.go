@@ -29,15 +29,19 @@ const (
 	// leftoverBatch is the number of leftover keys that one settlement tries to
 	// free.
 	leftoverBatch = 100
+	// maxKeys is the number of delivered events up to which a settlement finds
+	// their rows by key. The servers scan the whole table if a condition has
+	// too many alternatives: from about 16,000 on, with the default settings.
+	maxKeys = 2000
 	// maxRounds bounds how often a settlement starts over because rows changed
 	// in the meantime.
 	maxRounds = 10
 )
 
 // Settle implements [driver.Settler]. The procedure settles everything in one
-// transaction, or returns the obstacle: lost lanes, or rows that an operator
-// discarded. Settle then settles the rest without them. Obstacles are rare, so
-// the normal case does not query which rows exist.
+// transaction, or returns the obstacle: lost lanes, rows that an operator
+// discarded, or wrong hints. Settle then settles the rest without them.
+// Obstacles are rare, so the normal case does not query which rows exist.
 func (s *backend) Settle(ctx context.Context, settlement driver.Settlement) (driver.Settled, error) {
 	if len(settlement.Done) > 0 && !settlement.History {
 		if err := s.noteGap(ctx); err != nil {
@@ -158,6 +162,7 @@ func newWork(s driver.Settlement) *work {
 	}
 	w.done, w.retry, w.dead = first(s.Done), first(s.Retry), first(s.Dead)
 	w.dropUnfenced()
+	w.byID = len(w.done) > maxKeys
 	return w
 }
 

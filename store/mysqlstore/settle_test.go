@@ -16,7 +16,7 @@ import (
 func results(rows []store.Row) []driver.Result {
 	var out []driver.Result
 	for _, row := range rows {
-		out = append(out, driver.Result{Lane: row.Lane, ID: row.ID, Replay: row.Replay, Attempts: 1, Error: "x"})
+		out = append(out, driver.Result{Lane: row.Lane, ID: row.ID, Seq: row.Seq, Replay: row.Replay, Attempts: 1, Error: "x"})
 	}
 	return out
 }
