@@ -29,10 +29,12 @@ const (
 	// leftoverBatch is the number of leftover keys that one settlement tries to
 	// free.
 	leftoverBatch = 100
-	// maxKeys is the number of delivered events up to which a settlement finds
-	// their rows by key. The servers scan the whole table if a condition has
-	// too many alternatives: from about 16,000 on, with the default settings.
-	maxKeys = 2000
+	// A settlement finds the rows of minKeys to maxKeys delivered events by
+	// key, and of fewer or more by id. The statement of a condition must be
+	// prepared, which only pays for several rows. The servers scan the whole
+	// table if a condition has too many alternatives: from about 16,000 on,
+	// with the default settings.
+	minKeys, maxKeys = 20, 2000
 	// maxRounds bounds how often a settlement starts over because rows changed
 	// in the meantime.
 	maxRounds = 10
@@ -162,7 +164,7 @@ func newWork(s driver.Settlement) *work {
 	}
 	w.done, w.retry, w.dead = first(s.Done), first(s.Retry), first(s.Dead)
 	w.dropUnfenced()
-	w.byID = len(w.done) > maxKeys
+	w.byID = len(w.done) < minKeys || len(w.done) > maxKeys
 	return w
 }
 

@@ -12,6 +12,15 @@ import (
 	"github.com/waybillhq/waybill/store/mysqlstore"
 )
 
+// some returns enough events for a settlement by key.
+func some() []waybill.Event {
+	evs := make([]waybill.Event, 20)
+	for i := range evs {
+		evs[i] = event("some")
+	}
+	return evs
+}
+
 // The seq of a result is a hint. With any hint, a settlement removes the rows
 // of its events and no other row.
 func TestSettleWithHints(t *testing.T) { onBoth(t, testSettleWithHints) }
@@ -27,29 +36,29 @@ func testSettleWithHints(t *testing.T) {
 			"of another event":     func(done []driver.Result, other store.Row) { done[0].Seq = other.Seq },
 			"swapped":              func(done []driver.Result, _ store.Row) { done[0].Seq, done[1].Seq = done[1].Seq, done[0].Seq },
 			"late, but it is not":  func(done []driver.Result, _ store.Row) { done[0].Late = true },
-			"ready, but it is not": func(done []driver.Result, _ store.Row) { done[3].Late = false },
+			"ready, but it is not": func(done []driver.Result, _ store.Row) { done[len(done)-1].Late = false },
 		} {
 			t.Run(fmt.Sprintf("%s/history=%t", name, history), func(t *testing.T) {
 				exec(t, db, "DELETE FROM waybill_outbox")
 				exec(t, db, "DELETE FROM waybill_history")
 				late := event("b")
 				late.Delay = time.Microsecond
-				write(t, s, db, event("a"), event("a"), event("b"), event("a"), late)
+				write(t, s, db, append(some(), event("a"), event("a"), event("b"), event("a"), late)...)
 				rows := ready(t, s)
 				other := rows[slices.IndexFunc(rows, func(r store.Row) bool { return r.Event.AggregateID == "a" })]
 				rows = slices.DeleteFunc(rows, func(r store.Row) bool { return r.ID == other.ID })
-				slices.SortFunc(rows, func(a, b store.Row) int { return int(a.Seq - b.Seq) })
+				slices.SortFunc(rows, func(a, b store.Row) int { return int(b.Seq - a.Seq) })
 				done := results(rows)
 				done = append(done, driver.Result{Lane: driver.LaneOf("", "thing", "b", 32), ID: late.ID, Seq: other.Seq + 4, Late: true})
 				hint(done, other)
 				settled, err := s.Driver().Relay.Settle(t.Context(), driver.Settlement{Leases: leases, Done: done, History: history})
-				if err != nil || len(settled.Moved) != 4 {
+				if err != nil || len(settled.Moved) != 24 {
 					t.Errorf("Settle: %+v, %v", settled, err)
 				}
 				if left := ready(t, s); len(left) != 1 || left[0].ID != other.ID {
 					t.Errorf("left: %+v", left)
 				}
-				want := map[bool]int{true: 4}[history]
+				want := map[bool]int{true: 24}[history]
 				if n := ask[int](t, db, "SELECT COUNT(*) FROM waybill_history"); n != want {
 					t.Errorf("%d rows are in the history, want %d", n, want)
 				}
@@ -79,27 +88,28 @@ func testSettleByKeyWithoutWhatIsGone(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			write(t, s, db, event("a"), event("a"), event("b"))
+			write(t, s, db, append(some(), event("a"), event("b"))...)
 			rows := results(ready(t, s))
 			exec(t, db, "DELETE FROM waybill_outbox WHERE id = ?", rows[0].ID[:])
 			settlement := pick(rows)
 			settlement.Leases, settlement.History = leases, true
 			settled, err := s.Driver().Relay.Settle(t.Context(), settlement)
-			if err != nil || len(settled.Moved) != 2 || slices.Contains(settled.Moved, rows[0].ID) || len(ready(t, s)) != 0 {
+			if err != nil || len(settled.Moved) != 21 || slices.Contains(settled.Moved, rows[0].ID) || len(ready(t, s)) != 0 {
 				t.Errorf("Settle: %+v, %v", settled, err)
 			}
 		})
 	}
 }
 
-// A settlement of more events than a condition can have finds them by id.
-func TestSettleManyByID(t *testing.T) {
+// A settlement of few events, or of more than a condition can have, finds them
+// by id.
+func TestSettleFewAndManyByID(t *testing.T) {
 	results := make([]driver.Result, 0, 3000)
 	for range cap(results) {
 		results = append(results, driver.Result{Lane: 1, Seq: 7, ID: waybill.NewID()})
 	}
 	s := driver.Settlement{Leases: []driver.Lease{{Lane: 1}}, Done: results}
-	for n, want := range map[int]bool{1: true, 2000: true, 2001: false} {
+	for n, want := range map[int]bool{1: false, 19: false, 20: true, 2000: true, 2001: false} {
 		s.Done = results[:n]
 		if got := mysqlstore.SettlesByKey(s); got != want {
 			t.Errorf("%d events are found by key: %t, want %t", n, got, want)
