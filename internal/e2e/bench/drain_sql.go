@@ -144,10 +144,13 @@ func openMySQLServer(ctx context.Context, name string) (*drainServer, error) {
 	if err != nil {
 		return nil, err
 	}
-	var version, pidFile string
-	if err := admin.QueryRowContext(ctx, `SELECT VERSION(), @@pid_file`).Scan(&version, &pidFile); err != nil {
+	var version, dataDir, pidFile string
+	if err := admin.QueryRowContext(ctx, `SELECT VERSION(), @@datadir, @@pid_file`).Scan(&version, &dataDir, &pidFile); err != nil {
 		_ = admin.Close()
 		return nil, err
+	}
+	if !filepath.IsAbs(pidFile) {
+		pidFile = filepath.Join(dataDir, pidFile)
 	}
 	pid := 0
 	// a remote server has no pid file here

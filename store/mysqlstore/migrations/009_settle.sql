@@ -14,8 +14,8 @@ DROP PROCEDURE IF EXISTS {settle}
 --
 -- The procedure changes everything or nothing. If a lane is not held or a row
 -- is missing, nothing has changed, and the result lists the rest for another
--- call: outcome 1 has the lanes and tokens that are held, outcome 2 the ids
--- that exist in JSON. Outcome 3 has no list: the condition does not find all of
+-- call: outcome 1 has the lanes and tokens that are held, outcome 2 those ids
+-- in JSON that exist. Outcome 3 has no list: the condition does not find all of
 -- its rows. Outcome 0 is success, with the ids of the events whose dedup keys a
 -- producer had locked: a settlement never waits for a producer.
 --
