@@ -87,4 +87,5 @@ func ExampleStore_MigrationSQL() {
 	// DROP PROCEDURE IF EXISTS `shop`.`events_guard_lanes`;
 	// DROP PROCEDURE `shop`.`events_guard_lanes`;
 	// DROP PROCEDURE IF EXISTS `shop`.`events_settle`;
+	// DROP PROCEDURE IF EXISTS `shop`.`events_settle`;
 }
