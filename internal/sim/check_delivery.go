@@ -231,9 +231,10 @@ func (w *world) got(p *process, d *waybill.Delivery, ev *event, c int) {
 }
 
 // mayBeOvertaken reports whether a transaction that wrote an event was open for
-// longer than a relay waits on a store that cannot report open transactions.
+// longer than a relay waits on a store that cannot report open transactions, by
+// the database's clock.
 func (w *world) mayBeOvertaken(ev *event) bool {
-	return !w.plan.knowsWriters && ev.commitAt-ev.wroteAt > 2*time.Second
+	return !w.plan.knowsWriters && (ev.commitAt-ev.wroteAt > 2*time.Second || w.steppedAt > ev.wroteAt)
 }
 
 // gotFirst checks the first delivery of an event. Mu is held.
