@@ -13,8 +13,8 @@ import (
 )
 
 // certificatePause is the interval between attempts to read an invalid
-// certificate, so that incoming connections do not determine the number of log
-// messages.
+// certificate, so that incoming connections do not determine the number of
+// reads.
 const certificatePause = 10 * time.Second
 
 // certificate is read again when its files change, so that a renewal needs no

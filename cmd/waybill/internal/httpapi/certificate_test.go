@@ -275,6 +275,7 @@ func TestABrokenRenewalChangesNothing(t *testing.T) {
 		warned(2) // one line a minute
 		replace(t, certFile, content(otherCert))
 		replace(t, keyFile, content(otherKey))
+		serves("the pause is not over", 1)
 		later()
 		serves("the pair is complete", 2)
 		warned(2)
