@@ -26,6 +26,7 @@ import (
 const (
 	firstGoal  = 80
 	repeatGoal = 90
+	mixGoal    = 85
 )
 
 // prepareIdempotency defines the flags of idempotency.
@@ -35,14 +36,22 @@ func prepareIdempotency(flags *flag.FlagSet) task {
 	connections := flags.Int("connections", 8, "number of concurrent requests")
 	only := flags.String("only", "", "part of the titles of the tables to run, such as repeat; empty: all")
 	answers := flags.String("answers", "10k", "number of stored answers that repeats request at random")
+	mix := flags.String("mix", "5,20,30,50", "percentages of repeats among the requests of a mix; empty: no mixes")
 	out := defineOutput(flags)
 	return task{
 		databases: func() ([]string, error) {
-			_, err := parseSize(*answers)
+			_, err := parseMixes(*mix)
+			if err == nil {
+				_, err = parseSize(*answers)
+			}
 			return []string{"postgres"}, err
 		},
 		run: func(ctx context.Context, w, progress io.Writer) error {
 			n, err := parseSize(*answers)
+			if err != nil {
+				return err
+			}
+			mixes, err := parseMixes(*mix)
 			if err != nil {
 				return err
 			}
@@ -56,7 +65,8 @@ func prepareIdempotency(flags *flag.FlagSet) task {
 				return err
 			}
 			defer stop()
-			if err := s.idempotency(ctx, keyRace{turn: *turn, rounds: *rounds, connections: *connections, answers: n, only: *only}, w, progress); err != nil {
+			race := keyRace{turn: *turn, rounds: *rounds, connections: *connections, answers: n, mixes: mixes, only: *only}
+			if err := s.idempotency(ctx, race, w, progress); err != nil {
 				return err
 			}
 			if !strings.Contains(middlewareTitle, *only) {
@@ -71,14 +81,15 @@ func prepareIdempotency(flags *flag.FlagSet) task {
 type keyRace struct {
 	turn                         time.Duration
 	rounds, connections, answers int
+	mixes                        []int // percentages of repeats
 	only                         string
 }
 
-// keyContender handles one request in its own way. The first of a group is the
-// floor.
+// keyContender handles one request in its own way.
 type keyContender struct {
 	name    string
 	request func(ctx context.Context, key string) error
+	floor   int // the index of the floor of this contender in its group
 
 	rates      []float64
 	statements float64 // per request
@@ -132,7 +143,8 @@ func (s *pgServer) idempotency(ctx context.Context, race keyRace, out, progress 
 	fmt.Fprintf(out, "idempotency: %d connections, an order as the business write; %s; %s, median of %d rounds of %s\n",
 		race.connections, s.version, machine(), race.rounds, race.turn)
 	fmt.Fprintln(out, "by hand: a table with hash, state, owner, lease, answer and expiry, and an index on expiry for the job that deletes")
-	fmt.Fprintf(out, "goals: %d %% of by hand for first runs, %d %% for repeats\n\n", firstGoal, repeatGoal)
+	fmt.Fprintf(out, "goals: %d %% of by hand for first runs, %d %% for repeats, %d %% for mixes\n", firstGoal, repeatGoal, mixGoal)
+	fmt.Fprintf(out, "of by hand: median of the ratios of the rounds, and its 95 %% interval\n\n")
 	for _, g := range f.keyGroups(keys, race) {
 		if !strings.Contains(g.title, race.only) {
 			continue
@@ -148,7 +160,52 @@ func (s *pgServer) idempotency(ctx context.Context, race keyRace, out, progress 
 // keyGroups returns the groups to compare.
 func (f *field) keyGroups(keys *idempotency.Keys[pgx.Tx], race keyRace) []keyGroup {
 	fresh := func() string { return waybill.NewID().String() }
-	stored := func() string { return "answered-" + strconv.Itoa(1+rand.IntN(race.answers)) }
+	stored := func() string { return answeredKey + strconv.Itoa(1+rand.IntN(race.answers)) }
+	do, doTx := f.waybillKeys(keys)
+	empty := func(ctx context.Context) error {
+		return f.exec(ctx, `TRUNCATE orders, hand_keys, waybill_idempotency`)
+	}
+	groups := []keyGroup{
+		{title: "first run", key: fresh, prepare: empty, list: []*keyContender{
+			{name: "by hand: insert, the order's transaction, update", request: f.byHand},
+			{name: "waybill, Do", request: do},
+		}},
+		{title: "first run, one transaction", key: fresh, prepare: empty, list: []*keyContender{
+			{name: "by hand: BEGIN, insert, order, update, COMMIT", request: f.byHandTx},
+			{name: "waybill, DoTx", request: doTx},
+		}},
+		{title: "repeat", key: stored, prepare: f.answers(keys, race.answers), list: []*keyContender{
+			{name: "by hand: SELECT by primary key", request: f.readByHand},
+			{name: "waybill, Do", request: do},
+			{name: "waybill, DoTx", request: doTx},
+		}},
+	}
+	for _, percent := range race.mixes {
+		groups = append(groups, keyGroup{
+			title: fmt.Sprintf("mix, %d %% repeats", percent), prepare: f.answers(keys, race.answers),
+			key: func() string {
+				if rand.IntN(100) < percent {
+					return stored()
+				}
+				return fresh()
+			},
+			list: []*keyContender{
+				{name: "by hand: one transaction, SELECT after a conflict", request: f.mixByHandTx},
+				{name: "waybill, DoTx", request: doTx},
+				{name: "by hand: a committed insert, SELECT after a conflict", request: f.mixByHand, floor: 2},
+				{name: "waybill, Do", request: do, floor: 2},
+			},
+		})
+	}
+	return groups
+}
+
+// answeredKey begins the keys that have an answer before the first turn.
+const answeredKey = "answered-"
+
+// waybillKeys returns the requests of Do and DoTx. They fail if a key with an
+// answer runs, or if a new key does not.
+func (f *field) waybillKeys(keys *idempotency.Keys[pgx.Tx]) (do, doTx func(ctx context.Context, key string) error) {
 	request := func(key string) idempotency.Request {
 		return idempotency.Request{TenantID: keyTenant, Operation: keyOperation, Key: key, Hash: keyHash}
 	}
@@ -156,42 +213,37 @@ func (f *field) keyGroups(keys *idempotency.Keys[pgx.Tx], race keyRace) []keyGro
 		return made, pgx.BeginFunc(ctx, f.pool, func(tx pgx.Tx) error { return order(ctx, tx) })
 	}
 	orderedTx := func(ctx context.Context, tx pgx.Tx) (placed, error) { return made, order(ctx, tx) }
-	answered := func(replayed bool) func(idempotency.Result[placed], error) error {
-		return func(res idempotency.Result[placed], err error) error {
-			if err == nil && (res.Replayed != replayed || res.Value != made) {
-				err = errNotOurs
-			}
-			return err
+	check := func(key string, res idempotency.Result[placed], err error) error {
+		if err == nil && (res.Replayed != strings.HasPrefix(key, answeredKey) || res.Value != made) {
+			err = errNotOurs
 		}
+		return err
 	}
-	do := func(replayed bool) func(context.Context, string) error {
-		return func(ctx context.Context, key string) error {
-			return answered(replayed)(idempotency.Do(ctx, keys, request(key), ordered))
+	do = func(ctx context.Context, key string) error {
+		res, err := idempotency.Do(ctx, keys, request(key), ordered)
+		return check(key, res, err)
+	}
+	doTx = func(ctx context.Context, key string) error {
+		res, err := idempotency.DoTx(ctx, keys, request(key), orderedTx)
+		return check(key, res, err)
+	}
+	return do, doTx
+}
+
+// parseMixes parses comma-separated percentages of repeats.
+func parseMixes(text string) ([]int, error) {
+	if text == "" {
+		return nil, nil
+	}
+	var out []int
+	for part := range strings.SplitSeq(text, ",") {
+		n, err := strconv.Atoi(strings.TrimSpace(part))
+		if err != nil || n < 1 || n > 99 {
+			return nil, fmt.Errorf("-mix: %q is not a percentage from 1 to 99", part)
 		}
+		out = append(out, n)
 	}
-	doTx := func(replayed bool) func(context.Context, string) error {
-		return func(ctx context.Context, key string) error {
-			return answered(replayed)(idempotency.DoTx(ctx, keys, request(key), orderedTx))
-		}
-	}
-	empty := func(ctx context.Context) error {
-		return f.exec(ctx, `TRUNCATE orders, hand_keys, waybill_idempotency`)
-	}
-	return []keyGroup{
-		{title: "first run", key: fresh, prepare: empty, list: []*keyContender{
-			{name: "by hand: insert, the order's transaction, update", request: f.byHand},
-			{name: "waybill, Do", request: do(false)},
-		}},
-		{title: "first run, one transaction", key: fresh, prepare: empty, list: []*keyContender{
-			{name: "by hand: BEGIN, insert, order, update, COMMIT", request: f.byHandTx},
-			{name: "waybill, DoTx", request: doTx(false)},
-		}},
-		{title: "repeat", key: stored, prepare: f.answers(keys, race.answers), list: []*keyContender{
-			{name: "by hand: SELECT by primary key", request: f.readByHand},
-			{name: "waybill, Do", request: do(true)},
-			{name: "waybill, DoTx", request: doTx(true)},
-		}},
-	}
+	return out, nil
 }
 
 // run lets every contender have its turns.
@@ -265,8 +317,8 @@ func (g *keyGroup) write(out io.Writer) {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintf(w, "%s\trequests/s\tmin\tmax\tof by hand\tstatements\tWAL bytes\tCPU, µs\tCPU of others\t\n", g.title)
 	for _, c := range g.list {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%.0f %%\t%.1f\t%.0f\t%.0f\t≤ %.0f %%\t\n", c.name, thousands(median(c.rates)), thousands(slices.Min(c.rates)),
-			thousands(slices.Max(c.rates)), 100*median(ratios(c.rates, g.list[0].rates)), c.statements, c.wal, median(c.cpu), 100*c.others)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%.1f\t%.0f\t%.0f\t≤ %.0f %%\t\n", c.name, thousands(median(c.rates)), thousands(slices.Min(c.rates)),
+			thousands(slices.Max(c.rates)), percents(ratios(c.rates, g.list[c.floor].rates)), c.statements, c.wal, median(c.cpu), 100*c.others)
 	}
 	_ = w.Flush()
 	fmt.Fprintln(out)

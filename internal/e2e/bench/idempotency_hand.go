@@ -83,6 +83,41 @@ func endByHand(ctx context.Context, db execer, key string, owner pgtype.UUID) er
 	return one(db.Exec(ctx, handEnd, keyTenant, keyOperation, key, owner, body))
 }
 
+// mixByHandTx is byHandTx for keys that may have an answer: after a conflict it
+// reads the answer in the same transaction.
+func (f *field) mixByHandTx(ctx context.Context, key string) error {
+	owner := pgtype.UUID{Bytes: waybill.NewID(), Valid: true}
+	return pgx.BeginFunc(ctx, f.pool, func(tx pgx.Tx) error {
+		tag, err := tx.Exec(ctx, handClaim, keyTenant, keyOperation, key, keyHash, owner)
+		if err != nil {
+			return err
+		}
+		if tag.RowsAffected() == 0 {
+			return readAnswer(ctx, tx, key)
+		}
+		if err := order(ctx, tx); err != nil {
+			return err
+		}
+		return endByHand(ctx, tx, key, owner)
+	})
+}
+
+// mixByHand is byHand for keys that may have an answer.
+func (f *field) mixByHand(ctx context.Context, key string) error {
+	owner := pgtype.UUID{Bytes: waybill.NewID(), Valid: true}
+	tag, err := f.pool.Exec(ctx, handClaim, keyTenant, keyOperation, key, keyHash, owner)
+	if err != nil {
+		return err
+	}
+	if tag.RowsAffected() == 0 {
+		return readAnswer(ctx, f.pool, key)
+	}
+	if err := pgx.BeginFunc(ctx, f.pool, func(tx pgx.Tx) error { return order(ctx, tx) }); err != nil {
+		return err
+	}
+	return endByHand(ctx, f.pool, key, owner)
+}
+
 // one checks that a statement has changed one row.
 func one(tag pgconn.CommandTag, err error) error {
 	if err == nil && tag.RowsAffected() != 1 {
@@ -93,11 +128,20 @@ func one(tag pgconn.CommandTag, err error) error {
 
 // readByHand reads a stored answer.
 func (f *field) readByHand(ctx context.Context, key string) error {
+	return readAnswer(ctx, f.pool, key)
+}
+
+// querier is a pool or a transaction.
+type querier interface {
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}
+
+func readAnswer(ctx context.Context, db querier, key string) error {
 	var hash, contentType string
 	var status int16
 	var expires time.Time
 	var body []byte
-	err := f.pool.QueryRow(ctx, handRead, keyTenant, keyOperation, key).Scan(&hash, &status, &expires, &contentType, &body)
+	err := db.QueryRow(ctx, handRead, keyTenant, keyOperation, key).Scan(&hash, &status, &expires, &contentType, &body)
 	if err != nil {
 		return err
 	}

@@ -40,6 +40,34 @@ func median(xs []float64) float64 {
 	return sorted[len(sorted)/2]
 }
 
+// interval returns the 95 % confidence interval of the median, by order
+// statistics. Fewer than six values do not give that confidence, and the
+// interval is their range.
+func interval(xs []float64) (low, high float64) {
+	if len(xs) == 0 {
+		return 0, 0
+	}
+	sorted := slices.Sorted(slices.Values(xs))
+	n := len(sorted)
+	// chance is the probability of i values below the median, and tail that of
+	// fewer than k.
+	k, chance, tail := 0, math.Pow(0.5, float64(n)), 0.0
+	for i := 0; i < n/2; i++ {
+		if tail += chance; tail > 0.025 {
+			break
+		}
+		k = i
+		chance *= float64(n-i) / float64(i+1)
+	}
+	return sorted[k], sorted[n-1-k]
+}
+
+// percents formats ratios: their median and its interval.
+func percents(ratios []float64) string {
+	low, high := interval(ratios)
+	return fmt.Sprintf("%.0f %% (%.0f–%.0f)", 100*median(ratios), 100*low, 100*high)
+}
+
 // thousands formats a number with separators: 1,234,567.
 func thousands(x float64) string {
 	digits := strconv.FormatInt(int64(math.Round(math.Abs(x))), 10)
