@@ -3,6 +3,7 @@ package pgstore
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"time"
 
@@ -344,10 +345,11 @@ func (c *core) ReleaseEvent(ctx context.Context, a driver.Attempt) (bool, error)
 }
 
 // IsRetryable implements [driver.RetryClassifier]. It reports true for a
-// serialization failure and for a deadlock.
+// serialization failure, for a deadlock, and for a key that got a record during
+// its run.
 func (*core) IsRetryable(err error) bool {
 	state := sqlState(err)
-	return state == "40001" || state == "40P01"
+	return state == "40001" || state == "40P01" || errors.Is(err, errOvertaken)
 }
 
 // CheckOpen implements [driver.TxChecker]. It sets a savepoint, which fails

@@ -16,95 +16,6 @@ import (
 	"github.com/waybillhq/waybill/store/driver"
 )
 
-// TakeKey implements [driver.KeyTx].
-func (s *pgxBackend) TakeKey(ctx context.Context, tx pgx.Tx, c driver.KeyClaim) (driver.KeyTaken, error) {
-	if err := s.inOpenTx(ctx, tx, "take key"); err != nil {
-		return driver.KeyTaken{}, err
-	}
-	return s.take(ctx, pgxDB{tx}, c)
-}
-
-// TakeKey implements [driver.KeyTx].
-func (s *sqlBackend) TakeKey(ctx context.Context, tx *sql.Tx, c driver.KeyClaim) (driver.KeyTaken, error) {
-	if tx == nil {
-		return driver.KeyTaken{}, fmt.Errorf("pgstore: take key: %w", waybill.ErrNoTx)
-	}
-	return s.take(ctx, sqlDB{tx}, c)
-}
-
-// take takes a key in the caller's transaction. A record that was committed
-// after the snapshot is read again. A key that is free by then counts as busy:
-// a retry will get it.
-func (c *core) take(ctx context.Context, tx database, claim driver.KeyClaim) (driver.KeyTaken, error) {
-	args := append(keyArgs(claim.KeyID), claim.Hash, claim.Owner.UUID(), keyTurnOf(claim.KeyID), secondsIf(claim.Retention > 0, claim.Retention))
-	isNew, err := c.did(ctx, tx, c.sql.takeNew, args)
-	if err != nil {
-		return driver.KeyTaken{}, c.locksHint(err)
-	}
-	taken := func(fence int64) driver.KeyTaken {
-		return driver.KeyTaken{Taken: true, Attempt: driver.KeyAttempt{KeyID: claim.KeyID, Owner: claim.Owner, Fence: fence}}
-	}
-	if isNew {
-		return taken(1), nil
-	}
-	var ours *bool
-	var fence int64
-	r := newKeyRow(tx)
-	rows, err := tx.query(ctx, c.sql.takeKey, args...)
-	err = collect(rows, err, func() error { return nil }, append([]any{&ours, &fence}, r.dest...)...)
-	switch {
-	case err != nil:
-		return driver.KeyTaken{}, c.locksHint(c.explain(ended(err)))
-	case fence > 0:
-		return taken(fence), nil
-	case ours == nil:
-		return driver.KeyTaken{Record: r.record(claim.KeyID)}, nil
-	case !*ours:
-		return driver.KeyTaken{Busy: true}, nil
-	}
-	record, there, err := c.oneKey(ctx, tx, claim.KeyID)
-	if err != nil || there && !keyFree(&record, claim.Hash) {
-		return driver.KeyTaken{Record: record}, ended(err)
-	}
-	return driver.KeyTaken{Busy: true}, nil
-}
-
-// keyFree reports whether a request with the hash could have taken the live
-// record when it was read.
-func keyFree(r *store.KeyRecord, hash string) bool {
-	return r.Hash == hash && (r.State == store.KeyFailed || r.State == store.KeyProcessing && !r.LeaseUntil.After(r.Now))
-}
-
-// StoreAnswer implements [driver.KeyTx].
-func (s *pgxBackend) StoreAnswer(ctx context.Context, tx pgx.Tx, a driver.KeyAttempt, answer driver.KeyAnswer) (bool, error) {
-	if err := s.inOpenTx(ctx, tx, "store answer"); err != nil {
-		return false, err
-	}
-	return s.did(ctx, pgxDB{tx}, s.sql.keepKey, append(keyAttemptArgs(a), answerArgs(answer)...))
-}
-
-// StoreAnswer implements [driver.KeyTx].
-func (s *sqlBackend) StoreAnswer(ctx context.Context, tx *sql.Tx, a driver.KeyAttempt, answer driver.KeyAnswer) (bool, error) {
-	if tx == nil {
-		return false, fmt.Errorf("pgstore: store answer: %w", waybill.ErrNoTx)
-	}
-	return s.did(ctx, sqlDB{tx}, s.sql.keepKey, append(keyAttemptArgs(a), answerArgs(answer)...))
-}
-
-// StoreAnswerAtCommit implements [driver.AnswerAtCommit], for the transactions
-// of InTx.
-func (s *pgxBackend) StoreAnswerAtCommit(_ context.Context, tx pgx.Tx, a driver.KeyAttempt, answer driver.KeyAnswer) (bool, error) {
-	g, ours := tx.(*guard)
-	if !ours || g.parent != nil || !g.s.begun || g.s.last != nil {
-		return false, nil
-	}
-	if err := g.usable(); err != nil {
-		return false, err
-	}
-	g.s.last = append(keyAttemptArgs(a), answerArgs(answer)...)
-	return true, nil
-}
-
 // SavePoint implements [driver.KeyTx].
 func (s *pgxBackend) SavePoint(ctx context.Context, tx pgx.Tx, a driver.KeyAttempt, p store.KeyPoint) (bool, error) {
 	if err := s.inOpenTx(ctx, tx, "save recovery point"); err != nil {
@@ -124,8 +35,7 @@ func (s *sqlBackend) SavePoint(ctx context.Context, tx *sql.Tx, a driver.KeyAtte
 // PeekKey implements [driver.KeyPeeker].
 func (c *core) PeekKey(ctx context.Context, id store.KeyID) (rec store.KeyRecord, there bool, err error) {
 	found := func(hash string, ref, result []byte, contentType string) {
-		there = true
-		rec = store.KeyRecord{KeyID: id, Hash: hash, State: store.KeySucceeded, Ref: string(ref), Result: result, ContentType: contentType}
+		rec, there = answeredKey(id, hash, ref, result, contentType), true
 	}
 	if db, ok := c.binary(); ok {
 		rows, err := db.q.Query(ctx, c.sql.peekKey, keyArgs(id)...)
@@ -151,11 +61,15 @@ var peekTexts = []bool{true, false, false, false}
 // costs a round trip.
 func (c *core) PeekAlways() bool { return false }
 
-// ClaimKey implements [driver.KeyClaimer]. If the record changes during the
+// ClaimKey implements [driver.KeyClaimer]. A record that is not free is only
+// read, which costs less than a failed claim. If the record changes during the
 // claim, ClaimKey reads it again.
 func (c *core) ClaimKey(ctx context.Context, claim driver.KeyClaim) (store.KeyRecord, bool, error) {
 	if record, taken, err := c.claimNew(ctx, claim); err != nil || taken {
 		return record, taken, err
+	}
+	if record, there, err := c.oneKey(ctx, c.db, claim.KeyID); err != nil || there && !keyFree(&record, claim.Hash) {
+		return record, false, err
 	}
 	args := append(keyArgs(claim.KeyID), claim.Hash, claim.Owner.UUID(), keyTurnOf(claim.KeyID), secondsIf(claim.Retention > 0, claim.Retention), seconds(claim.Lease))
 	for {
@@ -179,7 +93,8 @@ func (c *core) claimNew(ctx context.Context, claim driver.KeyClaim) (store.KeyRe
 		// The time has the precision of the column.
 		CreatedAt: time.Now().UTC().Truncate(time.Microsecond),
 	}
-	args := append(keyArgs(claim.KeyID), claim.Hash, claim.Owner.UUID(), seconds(claim.Lease), secondsIf(claim.Retention > 0, claim.Retention), rec.CreatedAt)
+	args := append(keyArgs(claim.KeyID), claim.Hash, claim.Owner.UUID(), seconds(claim.Lease), secondsIf(claim.Retention > 0, claim.Retention), rec.CreatedAt,
+		keyTurnOf(claim.KeyID))
 	if taken, err := c.did(ctx, c.db, c.sql.claimNew, args); err != nil || !taken {
 		return store.KeyRecord{}, false, err
 	}

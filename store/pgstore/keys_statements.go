@@ -5,6 +5,7 @@ import "strings"
 // keyStatements are the statements of idempotency keys.
 type keyStatements struct {
 	takeNew, takeKey                string
+	lockKey, seeKey, insertKey      string
 	keepKey, keepLast, savePoint    string
 	claimNew, claimKey              string
 	endKey, failKey                 string
@@ -15,7 +16,7 @@ type keyStatements struct {
 
 func newKeyStatements(r func(string) string) keyStatements {
 	return keyStatements{
-		takeNew: r(takeNew), takeKey: r(takeKey), keepKey: r(keepKey), keepLast: r(keepLast), savePoint: r(savePoint),
+		takeNew: r(takeNew), takeKey: r(takeKey), lockKey: r(lockKey), seeKey: r(seeKey), insertKey: r(insertKey), keepKey: r(keepKey), keepLast: r(keepLast), savePoint: r(savePoint),
 		claimNew: r(claimNew), claimKey: r(claimKey), endKey: r(endKey), failKey: r(failKey), renewKey: r(renewKey), findKey: r(findKey), peekKey: r(peekKey),
 		// idempotency_open_idx, or the primary key: both are (tenant,
 		// operation, key).
@@ -114,6 +115,26 @@ turn AS MATERIALIZED (
 SELECT turn.ours, coalesce((SELECT fence FROM made) + 1, (SELECT fence FROM marked) + 1, 0), ` + wholeKey + `
 FROM turn LEFT JOIN seen k ON true`
 
+// lockKey takes the lock of a key, if it is free, and returns the time at which
+// the transaction began. $1: the hash for the lock.
+var lockKey = `SELECT pg_try_advisory_xact_lock(` + strings.ReplaceAll(keyTurn, "$6", "$1") + `), now()`
+
+// seeKey reads a record for a request whose transaction holds the lock: whether
+// the record has an answer, and that answer.
+const seeKey = `SELECT coalesce(k.status = 1 AND NOT k.lost AND least(k.expires_at, k.result_expires_at) > clock_timestamp(), false),
+ k.request_hash, k.result_ref, k.result, k.content_type FROM {idempotency} k WHERE ` + keyIs
+
+// insertKey creates the record of a new key together with its answer: $1 to $11
+// are the arguments of keepKey, $12 the hash of the request, and $13 the time
+// at which the transaction that took the key began. In another transaction the
+// statement fails with a division by zero. insertKey has no ON CONFLICT: if a
+// record exists, the statement fails too, and the server skips the COMMIT
+// behind it.
+var insertKey = `INSERT INTO {idempotency} (tenant, operation, key, request_hash, status, owner, fence, attempts, result_ref, result, content_type,
+ lost, created_at, completed_at, expires_at, result_expires_at, purge_at)
+VALUES ($1::bytea, $2::bytea, $3::bytea, $12::text, 1, $4::uuid, $5::bigint / (now() = $13::timestamptz)::integer, 1, $6::bytea, $7::bytea, $8::bytea,
+ $9::boolean, now(), clock_timestamp(), ` + later("$10") + `, ` + later("$11") + `, least(` + later("$10") + `, ` + later("$11") + `))`
+
 // answerKey stores an answer: $6 ref, $7 result, $8 content type, $9 lost, $10
 // the retention of the record in seconds, $11 the retention of the answer, or
 // NULL.
@@ -138,13 +159,14 @@ const savePoint = `UPDATE {idempotency} k SET recovery_point = $6::bytea, recove
 
 // claimNew claims a key that has no record, which is the common case: one plain
 // insert, which returns no row if a record exists. $6: the lease in seconds,
-// $7: as in takeKey, $8: the creation time. The creation time is the only time
-// that is not the server's: nothing depends on it except that it does not
-// change, and a RETURNING clause for it costs the request three percent.
-// claimNew does not take the key's lock: a concurrent takeKey waits for this
-// one statement to commit.
+// $7: as in takeKey, $8: the creation time, $9: the hash for the lock. The
+// creation time is the only time that is not the server's: nothing depends on
+// it except that it does not change, and a RETURNING clause for it costs the
+// request three percent. claimNew waits for the key's lock, because a
+// transaction that has taken a new key may have no record yet.
 var claimNew = `INSERT INTO {idempotency} (tenant, operation, key, request_hash, status, owner, fence, attempts, lease_until, created_at, purge_at)
-SELECT $1::bytea, $2::bytea, $3::bytea, $4::text, 0, $5::uuid, 1, 1, ` + later("$6") + `, $8::timestamptz, ` + over("$7") + ` WHERE ` + synced + `
+SELECT $1::bytea, $2::bytea, $3::bytea, $4::text, 0, $5::uuid, 1, 1, ` + later("$6") + `, $8::timestamptz, ` + over("$7") + `
+WHERE ` + synced + ` AND pg_advisory_xact_lock(` + strings.ReplaceAll(keyTurn, "$6", "$9") + `) IS NOT NULL
 ON CONFLICT (tenant, operation, key) DO NOTHING`
 
 // takeNew is claimNew for takeKey, with the arguments of takeKey.

@@ -54,8 +54,11 @@ type session struct {
 	// events.
 	revoked    bool
 	savepoints int
-	// last is the arguments of keepLast, which is sent in front of the COMMIT.
-	last []any
+	// first is the key that the first round trip took, if its answer creates
+	// the record.
+	first *firstTake
+	// last is sent in front of the COMMIT.
+	last *lastAnswer
 	// ending means that the commit is under way: events written now would never
 	// be sent.
 	ending bool
@@ -389,7 +392,7 @@ func (s *session) commitBehind(ctx context.Context, ending *driver.CommitInfo) (
 		behind.Queue(s.store.sql.present, uuids(asked))
 	}
 	if s.last != nil {
-		behind.Queue(s.store.sql.keepLast, s.last...)
+		behind.Queue(s.last.query, s.last.args...)
 	}
 	behind.Queue("commit")
 	results, err := s.send(ctx, behind)
@@ -413,18 +416,12 @@ func (s *session) commitBehind(ctx context.Context, ending *driver.CommitInfo) (
 	}
 	if s.last != nil {
 		if _, err := results.Exec(); err != nil {
-			if sqlState(err) == divisionByZero {
-				err = fmt.Errorf("%w: the transaction no longer holds its key", waybill.ErrLeaseLost)
-			}
-			return pgconn.CommandTag{}, err
+			return pgconn.CommandTag{}, explainLast(err)
 		}
 	}
 	tag, err := results.Exec()
 	return tag, errors.Join(err, results.Close())
 }
-
-// divisionByZero is the code with which keepLast fails.
-const divisionByZero = "22012"
 
 // Rollback implements [driver.Session].
 func (s *session) Rollback(ctx context.Context) error {
