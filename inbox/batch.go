@@ -185,7 +185,7 @@ func (b *batch[T]) attempt(ctx context.Context) bool {
 		if len(out.settles) == 0 {
 			return b.g.prove(ctx, tx)
 		}
-		return b.g.inbox.finish.Finish(ctx, tx, out.settles)
+		return b.g.inbox.settle(ctx, tx, out.settles)
 	})
 	if err == nil {
 		b.applied(out.accepted, time.Since(began))

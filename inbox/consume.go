@@ -272,8 +272,19 @@ func (e *consumption[T]) transaction(ctx context.Context, fn func(ctx context.Co
 		if err := fn(ctx, tx); err != nil || e.fence == nil {
 			return err
 		}
-		return e.g.inbox.finish.Finish(ctx, tx, []waybill.Delivery{*e.fence})
+		return e.g.inbox.settle(ctx, tx, []waybill.Delivery{*e.fence})
 	})
+}
+
+// settle settles deliveries in the transaction, together with the commit if the
+// store supports that.
+func (i *Inbox[T]) settle(ctx context.Context, tx T, done []waybill.Delivery) error {
+	if f, ok := i.finish.(driver.FinisherAtCommit[T]); ok {
+		if later, err := f.FinishAtCommit(ctx, tx, done); later || err != nil {
+			return err
+		}
+	}
+	return i.finish.Finish(ctx, tx, done)
 }
 
 // restartable reports whether a transaction failed because of a conflict with

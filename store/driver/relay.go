@@ -228,6 +228,17 @@ type Finisher[T any] interface {
 	Finish(ctx context.Context, tx T, done []waybill.Delivery) error
 }
 
+// FinisherAtCommit may be implemented by a [Finisher] whose transactions can
+// finish deliveries in the round trip of the commit.
+type FinisherAtCommit[T any] interface {
+	// FinishAtCommit is [Finisher.Finish] at the end of its transaction: the
+	// deliveries are finished when the transaction commits. If any fence is not
+	// held then, the commit fails with [waybill.ErrLeaseLost] and leaves
+	// nothing. FinishAtCommit reports false if the transaction does not support
+	// it.
+	FinishAtCommit(ctx context.Context, tx T, done []waybill.Delivery) (bool, error)
+}
+
 // Settled is the result of a settlement.
 type Settled struct {
 	// Held are the lanes whose lease was still held. A missing lane is lost:

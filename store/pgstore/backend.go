@@ -35,8 +35,12 @@ type sqlBackend struct {
 }
 
 var (
-	_ driver.Complete[pgx.Tx]  = (*pgxBackend)(nil)
-	_ driver.KeyPeeker         = (*pgxBackend)(nil)
+	_ driver.Complete[pgx.Tx] = (*pgxBackend)(nil)
+	_ driver.KeyPeeker        = (*pgxBackend)(nil)
+
+	_ driver.AnswerAtCommit[pgx.Tx]   = (*pgxBackend)(nil)
+	_ driver.FinisherAtCommit[pgx.Tx] = (*pgxBackend)(nil)
+
 	_ driver.RetryClassifier   = (*pgxBackend)(nil)
 	_ driver.Watcher           = (*pgxBackend)(nil)
 	_ driver.Migrator          = (*pgxBackend)(nil)

@@ -16,14 +16,15 @@ import (
 
 // finishDeliveries settles delivered events in the caller's transaction. It
 // settles all events or none: every fence must be held. $1 to $3: fences, each
-// once, $4: ids, $5: the ids that are kept in the history.
+// once, $4: ids, $5: the ids that are kept in the history. result is heldLanes
+// or allHeld.
 //
 // The lanes' rows stay locked until the transaction ends, so that a takeover
 // waits for the transaction. Rows are found by id: unique id of outbox, primary
 // key of delayed. The statement records that the history has gaps only if this
 // is not recorded yet: the write would lock the setting's row, and concurrent
 // transactions of this kind would wait for each other.
-func finishDeliveries() string {
+func finishDeliveries(result string) string {
 	return strings.ReplaceAll(`WITH fence AS MATERIALIZED (
   SELECT l.lane FROM {lane} l JOIN unnest($1::smallint[], $2::bigint[], $3::uuid[]) AS f(lane, epoch, token)
     ON l.lane = f.lane AND l.epoch = f.epoch AND l.token = f.token
@@ -50,8 +51,15 @@ func finishDeliveries() string {
     AND NOT EXISTS (SELECT FROM {setting} WHERE name = 'history_from' AND value = 'never')
   ON CONFLICT (name) DO UPDATE SET value = excluded.value
 )
-SELECT lane FROM fence`, "{events}", eventColumns)
+SELECT `+result, "{events}", eventColumns)
 }
+
+// The results of finishDeliveries: the lanes whose fence is held, or, in front
+// of a COMMIT, a division by zero unless all of them are.
+const (
+	heldLanes = `lane FROM fence`
+	allHeld   = `1 / ((SELECT count(*) FROM fence) = cardinality($1::smallint[]))::integer`
+)
 
 // Finish implements [driver.Finisher].
 func (s *pgxBackend) Finish(ctx context.Context, tx pgx.Tx, done []waybill.Delivery) error {
@@ -77,11 +85,28 @@ func (s *sqlBackend) Finish(ctx context.Context, tx *sql.Tx, done []waybill.Deli
 	return s.finish(ctx, sqlDB{tx}, done)
 }
 
-// finish settles deliveries as done in the caller's transaction.
-func (c *core) finish(ctx context.Context, tx database, done []waybill.Delivery) error {
-	if len(done) == 0 {
-		return nil
+// FinishAtCommit implements [driver.FinisherAtCommit], for the transactions of
+// InTx.
+func (s *pgxBackend) FinishAtCommit(_ context.Context, tx pgx.Tx, done []waybill.Delivery) (bool, error) {
+	g, ours := tx.(*guard)
+	if !ours || len(done) == 0 {
+		return false, nil
 	}
+	return g.atCommit(func() *lastStatement {
+		leases, args := finishArgs(pgxDB{tx}, done)
+		return &lastStatement{s.sql.finishLast, args, func(err error) error {
+			if sqlState(err) != divisionByZero {
+				return err
+			}
+			lanes, _, _ := fences(leases)
+			return fmt.Errorf("pgstore: finish: %w: not all of the lanes %v are held", waybill.ErrLeaseLost, lanes)
+		}}
+	})
+}
+
+// finishArgs returns the leases of deliveries, each once, and the arguments of
+// finishDeliveries.
+func finishArgs(e encoder, done []waybill.Delivery) ([]driver.Lease, []any) {
 	var leases []driver.Lease
 	var ids, kept []waybill.ID
 	for _, d := range done {
@@ -95,9 +120,18 @@ func (c *core) finish(ctx context.Context, tx database, done []waybill.Delivery)
 		}
 	}
 	lanes, epochs, tokens := fences(leases)
+	return leases, []any{e.int16s(lanes), e.int64s(epochs), e.ids(tokens), e.ids(ids), e.ids(kept)}
+}
+
+// finish settles deliveries as done in the caller's transaction.
+func (c *core) finish(ctx context.Context, tx database, done []waybill.Delivery) error {
+	if len(done) == 0 {
+		return nil
+	}
+	leases, args := finishArgs(tx, done)
 	held := make(map[int]bool)
 	var lane int
-	rows, err := tx.query(ctx, c.sql.finish, tx.int16s(lanes), tx.int64s(epochs), tx.ids(tokens), tx.ids(ids), tx.ids(kept))
+	rows, err := tx.query(ctx, c.sql.finish, args...)
 	err = collect(rows, err, func() error { held[lane] = true; return nil }, &lane)
 	if err != nil {
 		return c.explain(ended(err))

@@ -41,6 +41,19 @@ func (g *guard) usable() error {
 	return nil
 }
 
+// atCommit adds the last statement of the transaction. It reports false if the
+// transaction has not begun or has a last statement, and for a savepoint.
+func (g *guard) atCommit(last func() *lastStatement) (bool, error) {
+	if g.parent != nil || !g.s.begun || g.s.last != nil {
+		return false, nil
+	}
+	if err := g.usable(); err != nil {
+		return false, err
+	}
+	g.s.last = last()
+	return true, nil
+}
+
 // Begin sets a savepoint.
 func (g *guard) Begin(ctx context.Context) (pgx.Tx, error) {
 	g.s.savepoints++

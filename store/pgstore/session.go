@@ -58,12 +58,25 @@ type session struct {
 	// the record.
 	first *firstTake
 	// last is sent in front of the COMMIT.
-	last *lastAnswer
+	last *lastStatement
 	// ending means that the commit is under way: events written now would never
 	// be sent.
 	ending bool
 	over   bool
 }
+
+// lastStatement is the last statement of a transaction. It is sent with the
+// COMMIT. If the transaction must not be committed, the statement fails, and
+// the server skips the COMMIT.
+type lastStatement struct {
+	query   string
+	args    []any
+	explain func(error) error
+}
+
+// divisionByZero is the code with which a lastStatement fails if a condition of
+// the commit is not met.
+const divisionByZero = "22012"
 
 // batch is the events of one Write.
 type batch struct {
@@ -383,7 +396,7 @@ func (s *session) commit(ctx context.Context) (driver.CommitInfo, error) {
 	return ending, err
 }
 
-// commitBehind commits after the buffered events and after the answer of a key.
+// commitBehind commits after the buffered events and after the last statement.
 func (s *session) commitBehind(ctx context.Context, ending *driver.CommitInfo) (pgconn.CommandTag, error) {
 	behind := &pgx.Batch{}
 	// Events that are still buffered cannot have been rolled back.
@@ -416,7 +429,7 @@ func (s *session) commitBehind(ctx context.Context, ending *driver.CommitInfo) (
 	}
 	if s.last != nil {
 		if _, err := results.Exec(); err != nil {
-			return pgconn.CommandTag{}, explainLast(err)
+			return pgconn.CommandTag{}, s.last.explain(err)
 		}
 	}
 	tag, err := results.Exec()

@@ -24,7 +24,7 @@ type statements struct {
 	fetchRaw                     string
 	holds, follow, urgent, plain string
 	settle                       map[settleKind]string
-	finish                       string
+	finish, finishLast           string
 	stats, find                  string
 	list, count                  map[store.State]string
 	replay, discard, unblock     string
@@ -237,7 +237,7 @@ CROSS JOIN LATERAL (
 		plain:  r(plainRows),
 
 		settle: settleStatements(r),
-		finish: r(finishDeliveries()),
+		finish: r(finishDeliveries(heldLanes)), finishLast: r(finishDeliveries(allHeld)),
 
 		stats: r(countRows),
 		find:  r(findEvent()),

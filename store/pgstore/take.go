@@ -138,21 +138,14 @@ func keyFree(r *store.KeyRecord, hash string) bool {
 	return r.Hash == hash && (r.State == store.KeyFailed || r.State == store.KeyProcessing && !r.LeaseUntil.After(r.Now))
 }
 
-// lastAnswer is the statement that stores the answer of a key in front of the
-// COMMIT of its transaction.
-type lastAnswer struct {
-	query string
-	args  []any
-}
-
-// lastAnswer returns the statement for the answer of an attempt. The statement
+// lastAnswer returns the statement that stores the answer of an attempt. It
 // fails if the transaction does not hold the key.
-func (s *session) lastAnswer(a driver.KeyAttempt, answer driver.KeyAnswer) *lastAnswer {
+func (s *session) lastAnswer(a driver.KeyAttempt, answer driver.KeyAnswer) *lastStatement {
 	args := append(keyAttemptArgs(a), answerArgs(answer)...)
 	if f := s.first; f != nil && f.attempt == a {
-		return &lastAnswer{s.store.sql.insertKey, append(args, f.hash, f.began)}
+		return &lastStatement{s.store.sql.insertKey, append(args, f.hash, f.began), explainAnswer}
 	}
-	return &lastAnswer{s.store.sql.keepLast, args}
+	return &lastStatement{s.store.sql.keepLast, args, explainAnswer}
 }
 
 // StoreAnswer implements [driver.KeyTx].
@@ -183,35 +176,29 @@ func (s *sqlBackend) StoreAnswer(ctx context.Context, tx *sql.Tx, a driver.KeyAt
 // of InTx.
 func (s *pgxBackend) StoreAnswerAtCommit(_ context.Context, tx pgx.Tx, a driver.KeyAttempt, answer driver.KeyAnswer) (bool, error) {
 	g, ours := tx.(*guard)
-	if !ours || g.parent != nil || !g.s.begun || g.s.last != nil {
+	if !ours {
 		return false, nil
 	}
-	if err := g.usable(); err != nil {
-		return false, err
-	}
-	g.s.last = g.s.lastAnswer(a, answer)
-	return true, nil
+	return g.atCommit(func() *lastStatement { return g.s.lastAnswer(a, answer) })
 }
 
-// Codes with which the statement of a lastAnswer fails.
-const (
-	divisionByZero  = "22012" // the transaction does not hold the key
-	uniqueViolation = "23505" // insertKey: the key has a record
-)
+// uniqueViolation is the code with which insertKey fails if the key has a
+// record.
+const uniqueViolation = "23505"
 
 // errOvertaken reports that the key got a record while a transaction held its
 // lock. The run of that transaction may be run again, and finds the record.
 var errOvertaken = errors.New("the key got a record during the run")
 
-// keyLost reports whether the statement of a lastAnswer failed because the
-// transaction does not hold the key.
+// keyLost reports whether insertKey failed because the transaction does not
+// hold the key.
 func keyLost(err error) bool {
 	state := sqlState(err)
 	return state == divisionByZero || state == uniqueViolation
 }
 
-// explainLast explains the error of a lastAnswer.
-func explainLast(err error) error {
+// explainAnswer explains the error of a lastAnswer.
+func explainAnswer(err error) error {
 	switch sqlState(err) {
 	case divisionByZero:
 		return fmt.Errorf("%w: the transaction no longer holds its key", waybill.ErrLeaseLost)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -18,8 +19,8 @@ import (
 
 // prepareInbox defines the flags of inbox.
 func prepareInbox(flags *flag.FlagSet) task {
-	turn := flags.Duration("turn", 3*time.Second, "duration of a turn")
-	rounds := flags.Int("rounds", 3, "number of turns of every contender")
+	turn := flags.Duration("turn", 1500*time.Millisecond, "duration of a turn")
+	rounds := flags.Int("rounds", 6, "number of turns of every contender")
 	connections := flags.Int("connections", 8, "number of concurrent consumers; batches have one")
 	records := flags.String("records", "2m", "number of existing records of a second run; empty: no second run")
 	return task{
@@ -68,7 +69,9 @@ const (
 	inboxByHand = `INSERT INTO waybill_inbox (consumer_group, dedup_id, event_id, tenant_id, event_type, payload_hash, status, fence, attempts,
  processed_at, received_at) VALUES ('HAND', $1, $1, '', 'Happened', $2, 1, 1, 1, now(), now()) ON CONFLICT DO NOTHING`
 	inboxOneStatement = `WITH i AS (` + inboxByHand + ` RETURNING dedup_id) INSERT INTO orders (note) SELECT $3 FROM i`
-	inboxFill         = `INSERT INTO waybill_inbox (consumer_group, dedup_id, event_id, tenant_id, event_type, payload_hash, status, fence, attempts,
+	inboxBatchByHand  = `INSERT INTO waybill_inbox (consumer_group, dedup_id, event_id, tenant_id, event_type, payload_hash, status, fence, attempts,
+ processed_at, received_at) SELECT 'HAND', id, id, '', 'Happened', $2, 1, 1, 1, now(), now() FROM unnest($1::uuid[]) AS id ON CONFLICT DO NOTHING`
+	inboxFill = `INSERT INTO waybill_inbox (consumer_group, dedup_id, event_id, tenant_id, event_type, payload_hash, status, fence, attempts,
  processed_at, received_at) SELECT 'OLD', gen_random_uuid(), gen_random_uuid(), '', 'Happened', gen_random_uuid(), 1, 1, 1, now(), now()
  FROM generate_series(1, $1)`
 )
@@ -79,9 +82,20 @@ type inboxContender struct {
 	many    int
 	clients int
 	consume func(ctx context.Context, evs []waybill.Event) error
+	floors  []string // the names of the contenders to compare with
 
 	rates []float64
 }
+
+// The names of contenders that are floors of others.
+const (
+	fourTrips  = "by hand: BEGIN, record, effect, COMMIT"
+	threeTrips = "by hand: BEGIN with record, effect, COMMIT"
+	oneTrip    = "by hand: one statement"
+	handBatch  = "by hand: 100 in a transaction"
+	handEffect = "by hand: 100, effects in one round trip"
+	oneByOne   = "waybill, Consume, one consumer"
+)
 
 func (s *pgServer) inbox(ctx context.Context, race inboxRace, out, progress io.Writer) error {
 	f, db, err := s.waybillField(ctx)
@@ -105,58 +119,7 @@ func (s *pgServer) inbox(ctx context.Context, race inboxRace, out, progress io.W
 	if err != nil {
 		return err
 	}
-	g := in.MustGroup("BENCH", inbox.Options{})
-	apply := func(ctx context.Context, tx pgx.Tx, _ waybill.Event) error { return order(ctx, tx) }
-	hash := []byte("0123456789abcdef")
-	each := func(consume func(ctx context.Context, ev waybill.Event) error) func(context.Context, []waybill.Event) error {
-		return func(ctx context.Context, evs []waybill.Event) error { return consume(ctx, evs[0]) }
-	}
-	list := []*inboxContender{
-		{name: "by hand: BEGIN, record, effect, COMMIT", many: 1, clients: race.connections, consume: each(func(ctx context.Context, ev waybill.Event) error {
-			return pgx.BeginFunc(ctx, f.pool, func(tx pgx.Tx) error {
-				if _, err := tx.Exec(ctx, inboxByHand, [16]byte(ev.ID), hash); err != nil {
-					return err
-				}
-				return order(ctx, tx)
-			})
-		})},
-		{name: "by hand: one statement", many: 1, clients: race.connections, consume: each(func(ctx context.Context, ev waybill.Event) error {
-			_, err := f.pool.Exec(ctx, inboxOneStatement, [16]byte(ev.ID), hash, orderNote)
-			return err
-		})},
-		{name: "waybill, Consume", many: 1, clients: race.connections, consume: each(func(ctx context.Context, ev waybill.Event) error {
-			_, err := g.Consume(ctx, ev, apply)
-			return err
-		})},
-		{name: "waybill, Consume, one consumer", many: 1, clients: 1, consume: each(func(ctx context.Context, ev waybill.Event) error {
-			_, err := g.Consume(ctx, ev, apply)
-			return err
-		})},
-		{name: "waybill, ConsumeBatch of 100, one consumer", many: 100, clients: 1, consume: func(ctx context.Context, evs []waybill.Event) error {
-			for _, err := range g.ConsumeBatch(ctx, evs, apply) {
-				if err != nil {
-					return err
-				}
-			}
-			return nil
-		}},
-		{name: "the same, effects in one round trip", many: 100, clients: 1, consume: func(ctx context.Context, evs []waybill.Event) error {
-			// a handler that collects its statements, and sends them with the
-			// last event
-			orders := &pgx.Batch{}
-			for _, err := range g.ConsumeBatch(ctx, evs, func(ctx context.Context, tx pgx.Tx, _ waybill.Event) error {
-				if orders.Queue(orderInsert, orderNote); orders.Len() < len(evs) {
-					return nil
-				}
-				return tx.SendBatch(ctx, orders).Close()
-			}) {
-				if err != nil {
-					return err
-				}
-			}
-			return nil
-		}},
-	}
+	list := append(f.inboxByHand(race.connections), waybillInbox(in.MustGroup("BENCH", inbox.Options{}), race.connections)...)
 	for round := range race.rounds {
 		for i := range list {
 			c := list[(i+round)%len(list)]
@@ -171,6 +134,121 @@ func (s *pgServer) inbox(ctx context.Context, race inboxRace, out, progress io.W
 	}
 	s.inboxTable(race, list, out)
 	return nil
+}
+
+// inboxHash is the hash of every payload by hand.
+var inboxHash = []byte("0123456789abcdef")
+
+// each turns a function for one event into that of a contender.
+func each(consume func(ctx context.Context, ev waybill.Event) error) func(context.Context, []waybill.Event) error {
+	return func(ctx context.Context, evs []waybill.Event) error { return consume(ctx, evs[0]) }
+}
+
+// inboxByHand returns the floors.
+func (f *field) inboxByHand(connections int) []*inboxContender {
+	return []*inboxContender{
+		{name: fourTrips, many: 1, clients: connections, consume: each(func(ctx context.Context, ev waybill.Event) error {
+			return pgx.BeginFunc(ctx, f.pool, func(tx pgx.Tx) error {
+				if _, err := tx.Exec(ctx, inboxByHand, [16]byte(ev.ID), inboxHash); err != nil {
+					return err
+				}
+				return order(ctx, tx)
+			})
+		})},
+		{name: threeTrips, many: 1, clients: connections, consume: each(f.inboxThreeTrips), floors: []string{fourTrips}},
+		{name: oneTrip, many: 1, clients: connections, consume: each(func(ctx context.Context, ev waybill.Event) error {
+			_, err := f.pool.Exec(ctx, inboxOneStatement, [16]byte(ev.ID), inboxHash, orderNote)
+			return err
+		}), floors: []string{fourTrips}},
+		{name: handBatch, many: 100, clients: 1, consume: func(ctx context.Context, evs []waybill.Event) error {
+			return f.inboxBatch(ctx, evs, func(tx pgx.Tx) error {
+				for range evs {
+					if err := order(ctx, tx); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+		}},
+		{name: handEffect, many: 100, clients: 1, consume: func(ctx context.Context, evs []waybill.Event) error {
+			return f.inboxBatch(ctx, evs, func(tx pgx.Tx) error {
+				orders := &pgx.Batch{}
+				for range evs {
+					orders.Queue(orderInsert, orderNote)
+				}
+				return tx.SendBatch(ctx, orders).Close()
+			})
+		}},
+	}
+}
+
+// inboxThreeTrips has the minimum number of round trips of a handler that is a
+// function: the record precedes it, and the commit follows it.
+func (f *field) inboxThreeTrips(ctx context.Context, ev waybill.Event) error {
+	conn, err := f.pool.Acquire(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Release()
+	first := &pgx.Batch{}
+	first.Queue("begin")
+	first.Queue(inboxByHand, [16]byte(ev.ID), inboxHash)
+	if err := conn.SendBatch(ctx, first).Close(); err != nil {
+		return err
+	}
+	if _, err := conn.Exec(ctx, orderInsert, orderNote); err != nil {
+		return err
+	}
+	_, err = conn.Exec(ctx, "commit")
+	return err
+}
+
+// inboxBatch records events with one statement in a transaction with their
+// effects.
+func (f *field) inboxBatch(ctx context.Context, evs []waybill.Event, effects func(tx pgx.Tx) error) error {
+	ids := make([][16]byte, len(evs))
+	for i := range evs {
+		ids[i] = evs[i].ID
+	}
+	return pgx.BeginFunc(ctx, f.pool, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, inboxBatchByHand, ids, inboxHash); err != nil {
+			return err
+		}
+		return effects(tx)
+	})
+}
+
+// waybillInbox returns the contenders of a group.
+func waybillInbox(g *inbox.Group[pgx.Tx], connections int) []*inboxContender {
+	apply := func(ctx context.Context, tx pgx.Tx, _ waybill.Event) error { return order(ctx, tx) }
+	consume := each(func(ctx context.Context, ev waybill.Event) error {
+		_, err := g.Consume(ctx, ev, apply)
+		return err
+	})
+	return []*inboxContender{
+		{name: "waybill, Consume", many: 1, clients: connections, consume: consume, floors: []string{fourTrips, threeTrips, oneTrip}},
+		{name: oneByOne, many: 1, clients: 1, consume: consume},
+		{
+			name: "waybill, ConsumeBatch of 100", many: 100, clients: 1, floors: []string{handBatch, oneByOne},
+			consume: func(ctx context.Context, evs []waybill.Event) error {
+				return errors.Join(g.ConsumeBatch(ctx, evs, apply)...)
+			},
+		},
+		{
+			name: "waybill, effects in one round trip", many: 100, clients: 1, floors: []string{handEffect, oneByOne},
+			consume: func(ctx context.Context, evs []waybill.Event) error {
+				// a handler that collects its statements, and sends them with
+				// the last event
+				orders := &pgx.Batch{}
+				return errors.Join(g.ConsumeBatch(ctx, evs, func(ctx context.Context, tx pgx.Tx, _ waybill.Event) error {
+					if orders.Queue(orderInsert, orderNote); orders.Len() < len(evs) {
+						return nil
+					}
+					return tx.SendBatch(ctx, orders).Close()
+				})...)
+			},
+		},
+	}
 }
 
 // run lets a contender consume new events for a while and returns their number.
@@ -200,19 +278,19 @@ func (c *inboxContender) run(ctx context.Context, turn time.Duration) (int64, er
 }
 
 func (s *pgServer) inboxTable(race inboxRace, list []*inboxContender, out io.Writer) {
-	floor, single := list[0].rates, list[3].rates
+	rates := make(map[string][]float64, len(list))
+	for _, c := range list {
+		rates[c.name] = c.rates
+	}
 	fmt.Fprintf(out, "inbox: %s existing records, one order as the effect of an event; %s, median of %d rounds of %s\n",
 		thousands(float64(race.records)), s.version, race.rounds, race.turn)
-	fmt.Fprintf(out, "  %-42s  %9s  %9s  %7s\n", "", "consumers", "events/s", "")
-	for i, c := range list {
-		against := ""
-		switch i {
-		case 1, 2:
-			against = fmt.Sprintf("%.0f %% of four round trips by hand", 100*median(ratios(c.rates, floor)))
-		case 4, 5:
-			against = fmt.Sprintf("%.1f times one by one", median(ratios(c.rates, single)))
+	fmt.Fprintln(out, "ratios: median of the rounds, and its 95 % interval")
+	fmt.Fprintf(out, "  %-42s  %9s  %9s\n", "", "consumers", "events/s")
+	for _, c := range list {
+		fmt.Fprintf(out, "  %-42s  %9d  %9s\n", c.name, c.clients, thousands(median(c.rates)))
+		for _, floor := range c.floors {
+			fmt.Fprintf(out, "    %s of %q\n", percents(ratios(c.rates, rates[floor])), floor)
 		}
-		fmt.Fprintf(out, "  %-42s  %9d  %9s  %s\n", c.name, c.clients, thousands(median(c.rates)), against)
 	}
 	fmt.Fprintln(out)
 }
