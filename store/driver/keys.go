@@ -91,7 +91,8 @@ type KeyTaken struct {
 	Taken   bool
 	// Busy: another transaction has taken the key.
 	Busy bool
-	// Record is the existing record, if the key is neither taken nor busy.
+	// Record is the existing record, if the key is neither taken nor busy. If
+	// the record has an answer, the fields of [KeyPeeker.PeekKey] suffice.
 	Record store.KeyRecord
 }
 

@@ -107,3 +107,24 @@ func TestParseSink(t *testing.T) {
 		}
 	}
 }
+
+// TestInterval: the interval of the median leaves out as many values at both
+// ends as 95 % confidence allows.
+func TestInterval(t *testing.T) {
+	for n, want := range map[int]int{1: 0, 5: 0, 6: 0, 8: 0, 9: 1, 12: 2, 20: 5, 50: 17} {
+		xs := make([]float64, n)
+		for i := range xs {
+			xs[i] = float64((i*7 + 3) % n) // each value once, unless 7 divides n
+		}
+		low, high := interval(xs)
+		if low != float64(want) || high != float64(n-1-want) {
+			t.Errorf("of %d values: %v to %v, want %d to %d", n, low, high, want, n-1-want)
+		}
+	}
+	if low, high := interval(nil); low != 0 || high != 0 {
+		t.Errorf("of no values: %v to %v", low, high)
+	}
+	if got, want := percents([]float64{0.5, 1, 2}), "100 % (50–200)"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
