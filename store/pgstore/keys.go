@@ -61,15 +61,11 @@ var peekTexts = []bool{true, false, false, false}
 // costs a round trip.
 func (c *core) PeekAlways() bool { return false }
 
-// ClaimKey implements [driver.KeyClaimer]. A record that is not free is only
-// read, which costs less than a failed claim. If the record changes during the
+// ClaimKey implements [driver.KeyClaimer]. If the record changes during the
 // claim, ClaimKey reads it again.
 func (c *core) ClaimKey(ctx context.Context, claim driver.KeyClaim) (store.KeyRecord, bool, error) {
 	if record, taken, err := c.claimNew(ctx, claim); err != nil || taken {
 		return record, taken, err
-	}
-	if record, there, err := c.oneKey(ctx, c.db, claim.KeyID); err != nil || there && !keyFree(&record, claim.Hash) {
-		return record, false, err
 	}
 	args := append(keyArgs(claim.KeyID), claim.Hash, claim.Owner.UUID(), keyTurnOf(claim.KeyID), secondsIf(claim.Retention > 0, claim.Retention), seconds(claim.Lease))
 	for {
