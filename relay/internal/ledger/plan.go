@@ -201,15 +201,10 @@ func (g *Ledger) wishFast() wish {
 	case !wanted:
 		return at(p.nextPoll)
 	}
-	pause := g.briefPause()
+	// A busy relay waits a little, so that one read replaces many. The pause
+	// depends on the duration of a read and on the rate of events.
+	pause := g.batchDelay(min(g.cfg.Linger, 2*p.fastTook))
 	return at(g.behindSettle(p.lastFast.Add(pause), pause))
-}
-
-// briefPause is the pause between two reads of a busy relay: it waits a little,
-// so that one read replaces many. The pause depends on the duration of a read
-// and on the rate of events.
-func (g *Ledger) briefPause() time.Duration {
-	return g.batchDelay(min(g.cfg.Linger, 2*g.plan.fastTook))
 }
 
 // behindSettle moves a read that is wanted at a time behind the settlement that

@@ -128,7 +128,7 @@ func (g *Ledger) finishFast(r *Read, a *Answer) {
 		}
 	}
 	g.updateSelfPolling()
-	p.nextPoll = g.now.Add(p.chase.pause(max(p.interval, firstPoll), g.briefPause(), g.now))
+	p.nextPoll = g.now.Add(p.chase.pause(max(p.interval, firstPoll), g.batchDelay(min(g.cfg.Linger, a.Took)), g.now))
 	if r.whole {
 		p.sweep.took(a.Took, time.Duration(p.reads), g.now)
 	}
