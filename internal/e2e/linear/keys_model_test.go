@@ -89,7 +89,7 @@ func (k *key) step(in keyInput, out keyOutput) bool {
 		return k.meets(out)
 	case opPeek:
 		found := k.live() && k.state == store.KeySucceeded
-		return out.done == found && (!found || k.ref == out.record.ref && k.hash == out.record.hash)
+		return out.done == found && (!found || k.answers(out.record))
 	case opClaim:
 		return k.claim(in, out)
 	case opTake:
@@ -167,6 +167,11 @@ func (k *key) claim(in keyInput, out keyOutput) bool {
 	return true
 }
 
+// answers reports whether a repeated request was given the record's answer.
+func (k *key) answers(read key) bool {
+	return k.state == read.state && k.ref == read.ref && k.hash == read.hash
+}
+
 func (k *key) take(in keyInput, out keyOutput) bool {
 	free := k.free(in.hash)
 	switch {
@@ -174,6 +179,8 @@ func (k *key) take(in keyInput, out keyOutput) bool {
 		return true
 	case !in.span.lost() && out.done != free:
 		return false
+	case !free && k.state == store.KeySucceeded && out.record.owner.IsZero():
+		return k.answers(out.record) // the other fields may be missing
 	case !free:
 		return k.same(out.record)
 	}
