@@ -7,8 +7,8 @@
 //	go run ./internal/e2e/bench inbox     the cost of applying an event once for a consumer
 //	go run ./internal/e2e/bench idle      the cost of an idle relay
 //	go run ./internal/e2e/bench takeover  the time until a relay is at full speed after kill -9
-//	go run ./internal/e2e/bench conditions  the cost of a relay with an old snapshot or blocked aggregates
-//	go run ./internal/e2e/bench apart     the time from commit to handler while the relay is another process
+//	go run ./internal/e2e/bench conditions  the cost of old snapshots and blocked aggregates
+//	go run ./internal/e2e/bench apart     the latency while the relay is another process
 //	go run ./internal/e2e/bench brokers   the publish rate of a relay for each broker, beside its client library by hand
 //	go run ./internal/e2e/bench idempotency  the cost of a key for its request
 //	go run ./internal/e2e/bench page docs/benchmarks.md  the results of a page

@@ -50,14 +50,20 @@ func (c *chase) read(fresh, foreign int, woken bool, now time.Time) {
 // by its writer.
 func (c *chase) announcedLate() { c.share -= c.share / 8 }
 
+// isActive reports whether the relay reads more often than usual.
+func (c *chase) isActive(now time.Time) bool {
+	return c.share >= minForeign && (c.empty < chaseReads || c.unnotified && now.Sub(c.last) < activeTime)
+}
+
 // pause returns the time until the next poll: pause, or less while events of
 // other processes come. brief is the pause of a busy relay.
 func (c *chase) pause(pause, brief time.Duration, now time.Time) time.Duration {
-	c.soon = c.share >= minForeign && c.empty < chaseReads
+	active := c.isActive(now)
+	c.soon = active && c.empty < chaseReads
 	switch {
 	case c.soon:
 		return min(pause, brief)
-	case c.share >= minForeign && c.unnotified && now.Sub(c.last) < activeTime:
+	case active:
 		return min(pause, activePoll)
 	}
 	return pause

@@ -97,3 +97,30 @@ func TestAPollFindsForeignEvents(t *testing.T) {
 		}
 	}
 }
+
+// TestPollsSlowDownAfterTheLastEvent: the interval between polls begins to grow
+// when the relay has stopped polling every 10 ms, and not before.
+func TestPollsSlowDownAfterTheLastEvent(t *testing.T) {
+	g, now := sweptLedger(0)
+	g.cfg.PollInterval = time.Second
+	g.plan.chase = chase{share: 1, unnotified: true, last: now, empty: chaseReads}
+	poll := func() {
+		g.plan.nextPoll = now
+		r, ok := g.StartRead(ReadFast, now)
+		if !ok {
+			t.Fatal("no read")
+		}
+		g.RowsRead(r, Answer{Took: time.Millisecond}, now)
+	}
+	now = g.plan.chase.last.Add(activeTime - 1)
+	for range 100 {
+		poll()
+	}
+	if g.plan.interval != 0 {
+		t.Errorf("the interval is %s while the relay polls every 10 ms, want 0", g.plan.interval)
+	}
+	now = g.plan.chase.last.Add(activeTime)
+	if poll(); g.plan.interval != firstPoll {
+		t.Errorf("the interval is %s afterwards, want %s", g.plan.interval, firstPoll)
+	}
+}

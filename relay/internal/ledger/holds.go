@@ -22,10 +22,11 @@ type holdReads struct {
 }
 
 // Reads of holds take one part in holdShare of the time, and one part in
-// quickShare if they are quick.
+// quickShare if they are quick. An outbox has not more than maxLanes lanes.
 const (
 	holdShare  = 200
 	quickShare = 20
+	maxLanes   = 1 << 12
 )
 
 // wishHolds returns when the next read of holds is wanted. The holds of a lane
@@ -74,7 +75,7 @@ func (h *holdReads) took(d, fast time.Duration, lanes int, now time.Time) {
 		h.width = max(int(time.Duration(lanes)*slow/d), 1)
 	case d < quickSweep+2*fast:
 		share = quickShare
-		h.width *= 4
+		h.width = min(4*h.width, maxLanes)
 	}
 	h.after = now.Add(share * d)
 }

@@ -117,3 +117,19 @@ func TestAcquiredLanesAreOpenedAtOnce(t *testing.T) {
 		t.Error("the lane is not open")
 	}
 }
+
+// TestAFailedReadOfHoldsIsFollowedByAPause: while the database fails, a round
+// does not read its next lanes at once.
+func TestAFailedReadOfHoldsIsFollowedByAPause(t *testing.T) {
+	g, holds, now := holdingLedger(8)
+	readHolds(t, g, holds, 20*time.Millisecond, now)
+	now = now.Add(time.Hour)
+	r, ok := g.StartRead(ReadHolds, now)
+	if !ok || len(g.plan.holds.left) == 0 {
+		t.Fatal("the round has one read, want several")
+	}
+	g.ReadFailed(r, now)
+	if w := g.wish(ReadHolds); !w.at.Equal(now.Add(250 * time.Millisecond)) {
+		t.Errorf("the next read comes after %s, want 250 ms", w.at.Sub(now))
+	}
+}

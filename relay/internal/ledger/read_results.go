@@ -76,7 +76,7 @@ func (g *Ledger) ReadFailed(r Read, now time.Time) {
 	case ReadWriters:
 		p.writersAfter = later
 	case ReadHolds:
-		p.holdsAfter = later
+		p.holdsAfter, p.holds.after = later, later
 	case ReadUrgent:
 	}
 	g.endRead()
@@ -114,9 +114,10 @@ func (g *Ledger) finishFast(r *Read, a *Answer) {
 		whole = whole && to-from < r.Limit
 	}
 	p.unlooked += fresh
-	if taken {
+	switch {
+	case taken:
 		p.busy()
-	} else {
+	case !p.chase.isActive(g.now):
 		p.empty(g.cfg.PollInterval)
 	}
 	if g.isBehind() {
