@@ -14,11 +14,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/go-sql-driver/mysql"
-
 	"github.com/waybillhq/waybill/outbox"
 	"github.com/waybillhq/waybill/store/driver"
-	"github.com/waybillhq/waybill/store/mysqlstore"
 	"github.com/waybillhq/waybill/store/sqlitestore"
 )
 
@@ -95,10 +92,7 @@ func (p *apartPlan) run(ctx context.Context, out, progress io.Writer) error {
 // table measures the contenders of a database at a rate, in turns.
 func (p *apartPlan) table(ctx context.Context, db string, rate int, out, progress io.Writer) error {
 	turn := max(p.turn, 10*time.Second/time.Duration(rate))
-	openers, err := p.openers(ctx, db)
-	if err != nil {
-		return err
-	}
+	openers := p.openers(db)
 	turns := make([][]apartTurn, len(openers))
 	names, roles := make([]string, len(openers)), make([]role, len(openers))
 	for round := range p.rounds {
@@ -203,25 +197,29 @@ func (w *writer) take(ctx context.Context, rate int, turn time.Duration) (t apar
 	return t, err
 }
 
-// openers return functions that create fresh tables and a writer each.
-func (p *apartPlan) openers(ctx context.Context, db string) ([]func(ctx context.Context) (*writer, error), error) {
+// opener creates fresh tables and a writer.
+type opener func(ctx context.Context) (*writer, error)
+
+// openers returns the contenders on a database.
+func (p *apartPlan) openers(db string) []opener {
 	switch db {
 	case "postgres":
-		return p.postgresOpeners(ctx)
+		return p.postgresOpeners()
 	case "sqlite":
-		return []func(ctx context.Context) (*writer, error){sqliteWriter}, nil
+		return []opener{sqliteWriter}
 	}
-	return []func(ctx context.Context) (*writer, error){func(ctx context.Context) (*writer, error) { return mysqlWriter(ctx, db) }}, nil
+	return []opener{func(ctx context.Context) (*writer, error) { return mysqlWriter(ctx, db) }}
 }
 
-func (p *apartPlan) postgresOpeners(context.Context) ([]func(ctx context.Context) (*writer, error), error) {
-	open := func(name string, role role, peer string, line func(s *pgServer) func(ctx context.Context) (*line, error)) func(ctx context.Context) (*writer, error) {
+func (p *apartPlan) postgresOpeners() []opener {
+	type lines func(s *pgServer) func(ctx context.Context) (*line, error)
+	open := func(name string, role role, peer string, of lines) opener {
 		return func(ctx context.Context) (*writer, error) {
 			s, err := connectPostgres(ctx)
 			if err != nil {
 				return nil, err
 			}
-			l, err := line(s)(ctx)
+			l, err := of(s)(ctx)
 			if err != nil {
 				return nil, errors.Join(err, s.admin.Close(ctx))
 			}
@@ -231,15 +229,16 @@ func (p *apartPlan) postgresOpeners(context.Context) ([]func(ctx context.Context
 			}, nil
 		}
 	}
-	list := []func(ctx context.Context) (*writer, error){
+	list := []opener{
 		open("waybill", roleOwn, "", func(s *pgServer) func(ctx context.Context) (*line, error) { return s.waybillLine(nil, false) }),
 	}
 	if p.peers {
+		watermill, oagudo := watermillTuned, oagudoTuned
 		list = append(list,
-			open(watermillTuned.name, rolePeer, watermillTuned.name, func(s *pgServer) func(ctx context.Context) (*line, error) { return s.watermillLine(watermillTuned) }),
-			open(oagudoTuned.name, rolePeer, oagudoTuned.name, func(s *pgServer) func(ctx context.Context) (*line, error) { return s.oagudoLine(oagudoTuned) }))
+			open(watermill.name, rolePeer, watermill.name, func(s *pgServer) func(ctx context.Context) (*line, error) { return s.watermillLine(watermill) }),
+			open(oagudo.name, rolePeer, oagudo.name, func(s *pgServer) func(ctx context.Context) (*line, error) { return s.oagudoLine(oagudo) }))
 	}
-	return list, nil
+	return list
 }
 
 // sqlCommit commits an order and event n.
@@ -286,38 +285,20 @@ func sqliteWriter(ctx context.Context) (*writer, error) {
 }
 
 func mysqlWriter(ctx context.Context, name string) (*writer, error) {
-	cfg, err := mysql.ParseDSN(os.Getenv(mysqlKinds[name].env))
+	m, err := connectMySQL(name)
 	if err != nil {
 		return nil, err
 	}
-	admin, err := sql.Open("mysql", cfg.FormatDSN())
+	f, err := m.fresh(ctx)
 	if err != nil {
-		return nil, err
+		return nil, errors.Join(err, m.admin.Close())
 	}
-	defer admin.Close() //nolint:errcheck // nothing is written through it after its statements returned
-	const database = "waybill_bench"
-	for _, statement := range []string{`DROP DATABASE IF EXISTS ` + database, `CREATE DATABASE ` + database} {
-		if _, err := admin.ExecContext(ctx, statement); err != nil {
-			return nil, err
-		}
-	}
-	cfg.DBName = database
-	db, err := sql.Open("mysql", cfg.FormatDSN())
-	if err != nil {
-		return nil, err
-	}
-	db.SetMaxOpenConns(fieldConns)
-	db.SetMaxIdleConns(fieldConns)
-	w := &writer{name: "waybill", role: roleOwn, relay: relayFlags{db: name, at: database, history: true}, close: func() { _ = db.Close() }}
-	s, err := mysqlstore.New(db, mysqlstore.Config{})
-	if err == nil {
-		_, err = s.Migrate(ctx)
-	}
-	if err == nil {
-		_, err = db.ExecContext(ctx, `CREATE TABLE orders (id BIGINT AUTO_INCREMENT PRIMARY KEY, note VARCHAR(100) NOT NULL) ENGINE=InnoDB`)
-	}
-	if err == nil {
-		w.commit, err = sqlCommit(s)
+	w := &writer{name: "waybill", role: roleOwn, relay: relayFlags{db: name, at: mysqlDatabase, history: true}, close: func() {
+		f.close()
+		_ = m.admin.Close()
+	}}
+	if _, err = f.db.ExecContext(ctx, `CREATE TABLE orders (id BIGINT AUTO_INCREMENT PRIMARY KEY, note VARCHAR(100) NOT NULL) ENGINE=InnoDB`); err == nil {
+		w.commit, err = sqlCommit(f.store)
 	}
 	if err != nil {
 		w.close()

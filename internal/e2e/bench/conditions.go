@@ -169,7 +169,11 @@ func (p *conditionPlan) measure(ctx context.Context, s *pgServer, c condition, p
 	took := time.Since(began)
 	r.idleServer, r.idleRelay = float64(treeCPU(s.postmaster)-server)/float64(took), float64(child.cpu()-own)/float64(took)
 	fmt.Fprintf(progress, "bench: %s: %d events/s\n", c.name, p.rate)
-	r.sorted, r.late, err = openLoop(ctx, p.rate, p.turn, stamps, waybillCommit(db))
+	commit, err := waybillCommit(db)
+	if err != nil {
+		return r, err
+	}
+	r.sorted, r.late, err = openLoop(ctx, p.rate, p.turn, stamps, commit)
 	r.memory, r.peak = child.memory()
 	return r, err
 }
@@ -217,13 +221,13 @@ func (c condition) load(ctx context.Context, db *pgstore.Store) error {
 	return nil
 }
 
-// waybillCommit commits an order and event n.
-func waybillCommit(db *pgstore.Store) func(ctx context.Context, n int) error {
-	box, boxErr := outbox.New(db, outbox.Config{})
+// waybillCommit returns a function that commits an order and event n.
+func waybillCommit(db *pgstore.Store) (func(ctx context.Context, n int) error, error) {
+	box, err := outbox.New(db, outbox.Config{})
+	if err != nil {
+		return nil, err
+	}
 	return func(ctx context.Context, n int) error {
-		if boxErr != nil {
-			return boxErr
-		}
 		ev := numberedEvents(n, n+1)
 		return box.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
 			if err := order(ctx, tx); err != nil {
@@ -231,5 +235,5 @@ func waybillCommit(db *pgstore.Store) func(ctx context.Context, n int) error {
 			}
 			return box.Write(ctx, tx, ev...)
 		})
-	}
+	}, nil
 }

@@ -134,16 +134,23 @@ func (f *sqlField) read(ctx context.Context, read *sql.Stmt, lane int, after int
 var sqlKeep = `INSERT INTO waybill_history (lane, seq, ` + floorColumns + `, created_at, attempts, replay, done_at)
 SELECT lane, seq, ` + floorColumns + `, created_at, 0, 0, %s FROM waybill_outbox WHERE `
 
-// openMySQLServer connects to MariaDB or MySQL, by the server's name.
-func openMySQLServer(ctx context.Context, name string) (*drainServer, error) {
+// connectMySQL connects to MariaDB or MySQL, by the server's name.
+func connectMySQL(name string) (*mysqlServer, error) {
 	cfg, err := mysql.ParseDSN(os.Getenv(mysqlKinds[name].env))
 	if err != nil {
 		return nil, err
 	}
 	admin, err := sql.Open("mysql", cfg.FormatDSN())
+	return &mysqlServer{admin: admin, config: cfg}, err
+}
+
+// openMySQLServer opens MariaDB or MySQL for a drain.
+func openMySQLServer(ctx context.Context, name string) (*drainServer, error) {
+	m, err := connectMySQL(name)
 	if err != nil {
 		return nil, err
 	}
+	admin := m.admin
 	var version, dataDir, pidFile string
 	if err := admin.QueryRowContext(ctx, `SELECT VERSION(), @@datadir, @@pid_file`).Scan(&version, &dataDir, &pidFile); err != nil {
 		_ = admin.Close()
@@ -152,13 +159,11 @@ func openMySQLServer(ctx context.Context, name string) (*drainServer, error) {
 	if !filepath.IsAbs(pidFile) {
 		pidFile = filepath.Join(dataDir, pidFile)
 	}
-	pid := 0
 	// a remote server has no pid file here
 	if text, err := os.ReadFile(pidFile); err == nil {
-		pid, _ = strconv.Atoi(strings.TrimSpace(string(text)))
+		m.pid, _ = strconv.Atoi(strings.TrimSpace(string(text)))
 	}
 	version, _, _ = strings.Cut(version, "-")
-	m := &mysqlServer{admin: admin, config: cfg, pid: pid}
 	return &drainServer{
 		name: name, version: mysqlKinds[name].title + " " + version, close: func() { _ = admin.Close() },
 		drainers: func(bool) []drainer { return drainersOf(m.fresh) },
@@ -177,15 +182,18 @@ type mysqlServer struct {
 	pid    int
 }
 
+// mysqlDatabase is the database of a turn.
+const mysqlDatabase = "waybill_bench"
+
 func (m *mysqlServer) fresh(ctx context.Context) (*sqlField, error) {
-	for _, statement := range []string{`DROP DATABASE IF EXISTS waybill_bench`, `CREATE DATABASE waybill_bench`} {
+	for _, statement := range []string{`DROP DATABASE IF EXISTS ` + mysqlDatabase, `CREATE DATABASE ` + mysqlDatabase} {
 		if _, err := m.admin.ExecContext(ctx, statement); err != nil {
 			return nil, err
 		}
 	}
 	open := func(change func(cfg *mysql.Config)) (*sql.DB, error) {
 		cfg := m.config.Clone()
-		cfg.DBName = "waybill_bench"
+		cfg.DBName = mysqlDatabase
 		change(cfg)
 		db, err := sql.Open("mysql", cfg.FormatDSN())
 		if err == nil {

@@ -13,7 +13,6 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/internal/testroles"
-	"github.com/waybillhq/waybill/outbox"
 	"github.com/waybillhq/waybill/relay"
 	"github.com/waybillhq/waybill/store/driver"
 	"github.com/waybillhq/waybill/store/pgstore"
@@ -190,18 +189,8 @@ func (s *pgServer) waybillLine(cfg *relay.Config, elsewhere bool) func(ctx conte
 		if err != nil {
 			return nil, err
 		}
-		box, err := outbox.New(db, outbox.Config{})
-		if err != nil {
+		if l.commit, err = waybillCommit(db); err != nil {
 			return nil, err
-		}
-		l.commit = func(ctx context.Context, n int) error {
-			ev := numberedEvents(n, n+1)
-			return box.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
-				if err := order(ctx, tx); err != nil {
-					return err
-				}
-				return box.Write(ctx, tx, ev...)
-			})
 		}
 		if cfg == nil {
 			return l, nil
