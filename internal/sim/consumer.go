@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"container/heap"
 	"context"
 	"errors"
 	"log/slog"
@@ -87,8 +88,9 @@ func (w *world) effect(p *process, ev *event) {
 // broker is a queue between the sink and the consumers. It delivers at least
 // once, in any order.
 type broker struct {
-	queue []*message
-	busy  int // messages with consumers
+	due   []*message
+	later messages // not due when they were added
+	busy  int      // messages with consumers
 }
 
 // message is an event in the broker.
@@ -98,17 +100,55 @@ type message struct {
 	tries int
 }
 
+func (b *broker) add(m *message) { heap.Push(&b.later, m) }
+
+// empty reports whether no message waits.
+func (b *broker) empty() bool { return len(b.due)+len(b.later) == 0 }
+
+// next removes and returns a message that is due, in no particular order; nil
+// if there is none.
+func (b *broker) next(now time.Time) *message {
+	for len(b.later) > 0 && !b.later[0].after.After(now) {
+		b.due = append(b.due, heap.Pop(&b.later).(*message))
+	}
+	if len(b.due) == 0 {
+		return nil
+	}
+	m, last := b.due[0], len(b.due)-1
+	b.due[0] = b.due[last]
+	b.due = b.due[:last]
+	return m
+}
+
+// messages is a heap: the earliest first.
+type messages []*message
+
+func (q messages) Len() int           { return len(q) }
+func (q messages) Less(i, j int) bool { return q[i].after.Before(q[j].after) }
+func (q messages) Swap(i, j int)      { q[i], q[j] = q[j], q[i] }
+
+// Push implements [heap.Interface].
+func (q *messages) Push(x any) { *q = append(*q, x.(*message)) }
+
+// Pop implements [heap.Interface].
+func (q *messages) Pop() any {
+	last := len(*q) - 1
+	m := (*q)[last]
+	*q = (*q)[:last]
+	return m
+}
+
 // publish is the sink of a broker. Mu is held.
 func (w *world) publish(ev waybill.Event, m *event) {
 	after := time.Now()
 	if w.happens(messageReordered, m.no, m.got[0]) {
 		after = after.Add(time.Duration(w.roll("reordered", m.no) * float64(w.plan.maxPut)))
 	}
-	w.broker.queue = append(w.broker.queue, &message{ev: ev, after: after})
+	w.broker.add(&message{ev: ev, after: after})
 	if w.happens(messageTwice, m.no, m.got[0]) {
 		// At once, or when the first consumer has had it for too long.
 		after = after.Add(time.Duration(max(w.roll("twice", m.no)*3-1, 0) * float64(w.plan.relay.Lease)))
-		w.broker.queue = append(w.broker.queue, &message{ev: ev, after: after})
+		w.broker.add(&message{ev: ev, after: after})
 	}
 }
 
@@ -116,17 +156,12 @@ func (w *world) publish(ev waybill.Event, m *event) {
 func (w *world) take() *message {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	q, now := w.broker.queue, time.Now()
-	for i, m := range q {
-		if !m.after.After(now) {
-			q[i] = q[len(q)-1]
-			w.broker.queue = q[:len(q)-1]
-			w.broker.busy++
-			w.repeat(m)
-			return m
-		}
+	m := w.broker.next(time.Now())
+	if m != nil {
+		w.broker.busy++
+		w.repeat(m)
 	}
-	return nil
+	return m
 }
 
 // repeat lets a message that was delivered before come again while its consumer
@@ -137,7 +172,7 @@ func (w *world) repeat(m *message) {
 		return
 	}
 	after := time.Now().Add(time.Duration(w.roll("again", ev.no, m.tries) * 2 * float64(w.plan.relay.Lease)))
-	w.broker.queue = append(w.broker.queue, &message{ev: m.ev, after: after, tries: m.tries})
+	w.broker.add(&message{ev: m.ev, after: after, tries: m.tries})
 }
 
 // consume takes messages until the process ends.
@@ -175,6 +210,6 @@ func (w *world) acknowledge(p *process, m *message, err error) {
 		}
 		m.tries++
 		m.after = time.Now().Add(max(delay, 50*time.Millisecond))
-		w.broker.queue = append(w.broker.queue, m)
+		w.broker.add(m)
 	})
 }

@@ -111,7 +111,7 @@ func (w *world) replayAll() {
 func (w *world) settledAll() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.pending == 0 && len(w.server.open) == 0 && len(w.broker.queue) == 0 && w.broker.busy == 0
+	return w.pending == 0 && len(w.server.open) == 0 && w.broker.empty() && w.broker.busy == 0
 }
 
 // redriveAll lets the consumer group retry what it has given up.
