@@ -105,6 +105,10 @@ type Row struct {
 	Holds bool
 	// LastError is the error of the last attempt.
 	LastError string
+	// Final means that the event has failed for good at its destination, and
+	// becomes a dead letter when its turn comes. Only ready rows of the backlog
+	// of a destination have it.
+	Final bool
 	// Err is the decoding error of the row; Event then holds the fields that
 	// could be read.
 	Err error

@@ -40,6 +40,20 @@ func Ahead(
 	return keys, looked, nil
 }
 
+// Plain returns the lanes of cursors in whose range no priority row was seen:
+// none if the store looked for no rows.
+func Plain(from []driver.Cursor, seen []driver.RowRef, limit int) (lanes []int) {
+	if limit <= 0 {
+		return nil
+	}
+	for _, c := range from {
+		if !slices.ContainsFunc(seen, func(s driver.RowRef) bool { return s.Lane == c.Lane }) {
+			lanes = append(lanes, c.Lane)
+		}
+	}
+	return lanes
+}
+
 // aggregatesOf returns the aggregates of a lane's rows, each once, and the
 // highest seq of their rows.
 func aggregatesOf(seen []driver.RowRef, lane int) (aggs []store.Aggregate, last int64) {

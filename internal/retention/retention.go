@@ -23,6 +23,9 @@ type Policy struct {
 	HistoryRetention time.Duration
 	// DeadRetention is how long dead letters are kept; not positive: forever.
 	DeadRetention time.Duration
+	// Backlogs, if not nil, are the backlogs of the outbox's destinations:
+	// their dead letters are purged, too.
+	Backlogs driver.Backlogs
 	// BatchSize is the number of rows deleted per transaction.
 	BatchSize int
 	// Progress, if not nil, is called after every batch.
@@ -46,25 +49,52 @@ func Once(ctx context.Context, db driver.Maintainer, p Policy, hooks observe.Hoo
 		return r, fmt.Errorf("tidying: %w", err)
 	}
 	if p.HistoryRetention > 0 {
-		if err := p.purge(ctx, db, store.Delivered, p.HistoryRetention, hooks, &r, &r.Delivered); err != nil {
-			return r, err
+		purge := func(ctx context.Context) (int, error) {
+			return db.Purge(ctx, store.Delivered, p.HistoryRetention, p.BatchSize)
+		}
+		if err := p.purge(ctx, store.Delivered, purge, hooks, &r, &r.Delivered); err != nil {
+			return r, fmt.Errorf("purging delivered events: %w", err)
 		}
 	}
 	if p.DeadRetention > 0 {
-		if err := p.purge(ctx, db, store.Dead, p.DeadRetention, hooks, &r, &r.Dead); err != nil {
+		purge := func(ctx context.Context) (int, error) { return db.Purge(ctx, store.Dead, p.DeadRetention, p.BatchSize) }
+		if err := p.purge(ctx, store.Dead, purge, hooks, &r, &r.Dead); err != nil {
+			return r, fmt.Errorf("purging dead events: %w", err)
+		}
+		if err := p.purgeBacklogs(ctx, hooks, &r); err != nil {
 			return r, err
 		}
 	}
 	return r, nil
 }
 
+// purgeBacklogs purges the dead letters of all destinations.
+func (p Policy) purgeBacklogs(ctx context.Context, hooks observe.Hooks, r *Report) error {
+	if p.Backlogs == nil {
+		return nil
+	}
+	all, err := p.Backlogs.AddDestinations(ctx)
+	if err != nil {
+		return fmt.Errorf("listing destinations: %w", err)
+	}
+	for _, d := range all {
+		rows := p.Backlogs.Backlog(d.Number)
+		purge := func(ctx context.Context) (int, error) { return rows.PurgeDead(ctx, p.DeadRetention, p.BatchSize) }
+		if err := p.purge(ctx, store.Dead, purge, hooks, r, &r.Dead); err != nil {
+			return fmt.Errorf("purging dead events of destination %q: %w", d.Name, err)
+		}
+	}
+	return nil
+}
+
+// purge deletes batches until one is not full.
 func (p Policy) purge(
-	ctx context.Context, db driver.Maintainer, state store.State, age time.Duration, hooks observe.Hooks, r *Report, sum *int,
+	ctx context.Context, state store.State, batch func(context.Context) (int, error), hooks observe.Hooks, r *Report, sum *int,
 ) error {
 	for {
-		n, err := db.Purge(ctx, state, age, p.BatchSize)
+		n, err := batch(ctx)
 		if err != nil {
-			return fmt.Errorf("purging %s events: %w", state, err)
+			return err
 		}
 		*sum += n
 		if n > 0 && hooks.Purged != nil {

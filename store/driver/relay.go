@@ -2,6 +2,7 @@ package driver
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/waybillhq/waybill"
@@ -57,6 +58,9 @@ type Lease struct {
 // settlement proves that the reader owns the lanes. A read sees the
 // transactions that are committed when it starts, independent of the reader's
 // own transactions.
+//
+// The reads that return a [Page] return [ErrPageTooLarge] if its rows are too
+// large together: a relay bounds its memory in bytes.
 type Reader interface {
 	// Fetch returns ready rows after each cursor, in the order of their seq, at
 	// most limit per lane. An UpTo of 0 means no upper bound.
@@ -97,7 +101,7 @@ type WriterState struct {
 }
 
 // Seeker reads particular events for a relay. As with [Reader], reads lock and
-// change nothing.
+// change nothing, and return [ErrPageTooLarge].
 type Seeker interface {
 	// Holds returns the deferred and dead rows of these lanes that block their
 	// aggregate, in the order of lane and seq.
@@ -111,7 +115,7 @@ type Seeker interface {
 	// lies between the cursor and that row, and only together with the earlier
 	// rows of its aggregate that have a priority. A store may omit rows behind
 	// many other rows with a priority, and the later ones of many rows of one
-	// aggregate.
+	// aggregate. The page names the lanes without any row with a priority.
 	FetchPriority(ctx context.Context, from []Cursor, limit int) (Page, error)
 }
 
@@ -145,6 +149,22 @@ type Cursor struct {
 	UpTo  int64
 }
 
+// MaxPageBytes is the maximum size of the rows of one page.
+const MaxPageBytes = 8 << 20
+
+// ErrPageTooLarge means that the rows of a read exceed [MaxPageBytes]. The
+// caller repeats the read with a lower limit.
+var ErrPageTooLarge = errors.New("driver: the rows of the page are too large together")
+
+// RowSize returns the size of a row's payload and headers in bytes.
+func RowSize(row *store.Row) int {
+	size := len(row.Event.Payload)
+	for name, value := range row.Event.Headers {
+		size += len(name) + len(value)
+	}
+	return size
+}
+
 // Page holds rows and the database's time of the read.
 type Page struct {
 	Rows []store.Row
@@ -152,9 +172,26 @@ type Page struct {
 	// Next is, for [Reader.Due], the time at which the next row is due; zero if
 	// there is none.
 	Next time.Time
+	// Plain are, for [Seeker.FetchPriority], the lanes that have no row with a
+	// priority in the range of their cursor. Rows that the page omits count: a
+	// lane may be missing from both the rows and Plain.
+	Plain []int
 	// RowsScanned is, for [Seeker.FetchPriority], the approximate number of
 	// rows per lane that the store scanned: the cost of the read.
 	RowsScanned int
+
+	bytes int
+}
+
+// Add adds a row to the page. It returns [ErrPageTooLarge] if the rows exceed
+// [MaxPageBytes] together; a page of one row may be larger.
+func (p *Page) Add(row store.Row) error {
+	p.Rows = append(p.Rows, row)
+	p.bytes += RowSize(&row)
+	if p.bytes > MaxPageBytes && len(p.Rows) > 1 {
+		return ErrPageTooLarge
+	}
+	return nil
 }
 
 // Settler records the results of deliveries.
@@ -182,6 +219,10 @@ type Settlement struct {
 	// settlement with dead letters commits synchronously; others need not,
 	// because losing one only means delivering again.
 	Dead []Result
+	// Divert copies events of Done to the backlogs of destinations, in the same
+	// statement: only those whose row was moved, and only to destinations that
+	// are registered. A store without [Backlogs] never gets any.
+	Divert []Diversion
 	// Durable makes the settlement commit synchronously in any case.
 	Durable bool
 }

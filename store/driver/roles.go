@@ -48,6 +48,12 @@ type Roles[T any] struct {
 	// Watcher notifies a relay of writes by other processes. Optional: without
 	// it the relay finds them by polling.
 	Watcher Watcher
+	// Backlogs keeps the events that some destinations have yet to receive.
+	// Optional: without it a relay has one destination.
+	Backlogs Backlogs
+	// Restorer continues after the tables were restored from a backup.
+	// Optional: without it positions may be issued twice after a restoration.
+	Restorer Restorer
 	// HistoryAudit compares the history with the records of a consumer group.
 	// Optional: without it, reconcile.Unrecorded is unavailable.
 	HistoryAudit HistoryAudit
@@ -133,10 +139,10 @@ type Complete[T any] interface {
 	HistoryAudit
 }
 
-// RolesOf returns the roles of a type that implements all of them. Migrator and
-// Watcher are set if db implements them; a type that embeds [Unimplemented]
-// implements Migrator. A store with some of the roles sets the fields of
-// [Roles] instead.
+// RolesOf returns the roles of a type that implements all of them. Migrator,
+// Watcher, Backlogs and Restorer are set if db implements them; a type that
+// embeds [Unimplemented] implements Migrator. A store with some of the roles
+// sets the fields of [Roles] instead.
 func RolesOf[T any](db Complete[T]) Roles[T] {
 	r := Roles[T]{
 		Outbox: db, Relay: db, Inbox: db, Keys: db, Jobs: db,
@@ -145,5 +151,7 @@ func RolesOf[T any](db Complete[T]) Roles[T] {
 	}
 	r.Migrator, _ = db.(Migrator)
 	r.Watcher, _ = db.(Watcher)
+	r.Backlogs, _ = db.(Backlogs)
+	r.Restorer, _ = db.(Restorer)
 	return r
 }

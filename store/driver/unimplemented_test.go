@@ -3,6 +3,7 @@ package driver_test
 import (
 	"errors"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -16,8 +17,8 @@ func TestUnimplementedHasEveryRole(t *testing.T) {
 	roles := reflect.TypeFor[driver.Roles[int]]()
 	for i := range roles.NumField() {
 		field := roles.Field(i)
-		if field.Name == "Watcher" {
-			// RolesOf finds a Watcher by a type assertion.
+		if slices.Contains([]string{"Watcher", "Backlogs", "Restorer"}, field.Name) {
+			// RolesOf finds these by a type assertion.
 			continue
 		}
 		for i := range field.Type.NumMethod() {
@@ -73,7 +74,7 @@ func TestUnimplementedHasNoOptionalInterface(t *testing.T) {
 	for _, optional := range []reflect.Type{
 		reflect.TypeFor[driver.AnswerAtCommit[int]](), reflect.TypeFor[driver.Deferrer[int]](), reflect.TypeFor[driver.KeyPeeker](),
 		reflect.TypeFor[driver.RetryClassifier](), reflect.TypeFor[driver.SQLAppender](), reflect.TypeFor[driver.TxChecker[int]](),
-		reflect.TypeFor[driver.Upgrader](), reflect.TypeFor[driver.Watcher](),
+		reflect.TypeFor[driver.Upgrader](), reflect.TypeFor[driver.Watcher](), reflect.TypeFor[driver.Backlogs](), reflect.TypeFor[driver.Restorer](),
 	} {
 		if has.Implements(optional) {
 			t.Errorf("Unimplemented implements %v", optional)

@@ -74,6 +74,9 @@ func exhibits[T any](ctx context.Context, t tb, b *env[T]) []exhibit {
 	}
 	b.settle(ctx, t, s)
 	b.end()
+	if b.noHistory {
+		all = slices.DeleteFunc(all, func(e exhibit) bool { return e.state == store.Delivered })
+	}
 	return all
 }
 
@@ -196,6 +199,9 @@ func filtersAsBytes[T any](ctx context.Context, t tb, b *env[T]) {
 	rows := b.writeRows(ctx, t, evs...)
 	leases := b.own(ctx, t)
 	for kind, state := range []store.State{store.Ready, store.Delayed, store.Dead, store.Delivered} {
+		if state == store.Delivered && b.noHistory {
+			break
+		}
 		s := driver.Settlement{Leases: leases, History: true}
 		for _, row := range rows {
 			r := result(row)

@@ -301,6 +301,11 @@ func urgent[T any](ctx context.Context, t tb, b *env[T]) {
 	ordered, later := b.event("a"), b.event("")
 	ordered.Priority, later.Priority, later.Delay = 9, 9, defaultLease
 	evs = append(evs, ordered)
+	page, err := b.DB.Relay.FetchPriority(ctx, b.cursors(), 100)
+	if err != nil || len(page.Rows) > 0 {
+		t.Errorf("Urgent of empty tables returned %v, %v", rowIDs(page.Rows), err)
+	}
+	b.wantPlain(ctx, t, page, b.cursors()) // every lane, also of a store with one
 	b.write(ctx, t, append(evs, later)...)
 	byLane := map[int][]row{}
 	for _, row := range b.ready(ctx, t) {
@@ -314,6 +319,7 @@ func urgent[T any](ctx context.Context, t tb, b *env[T]) {
 		if err != nil {
 			t.Fatalf("Urgent: %v", err)
 		}
+		b.wantPlain(ctx, t, page, from)
 		got := map[int][]waybill.ID{}
 		for _, row := range page.Rows {
 			if i := slices.IndexFunc(evs, func(ev waybill.Event) bool { return ev.ID == row.ID }); i >= 0 {
@@ -347,6 +353,21 @@ func urgent[T any](ctx context.Context, t tb, b *env[T]) {
 	}
 	b.settle(ctx, t, s)
 	want("Urgent after a settlement", look(100, b.cursors()...), func(rows []row) []row { return rows[min(1, len(rows)):] })
+}
+
+// wantPlain checks that a page of priority rows names the lanes that have none:
+// the relay must not believe this of a lane whose rows the page omits.
+func (b *env[T]) wantPlain(ctx context.Context, t tb, page driver.Page, from []driver.Cursor) {
+	t.Helper()
+	rows := b.ready(ctx, t)
+	for _, c := range from {
+		want := !slices.ContainsFunc(rows, func(r row) bool {
+			return r.Lane == c.Lane && r.Event.Priority > 0 && r.Seq > c.After && (c.UpTo == 0 || r.Seq <= c.UpTo)
+		})
+		if got := slices.Contains(page.Plain, c.Lane); got != want {
+			t.Errorf("Urgent from %+v: the page says that no row has a priority: %v, want %v", c, got, want)
+		}
+	}
 }
 
 // urgentOrdered checks that a row with a priority is not returned before a row
@@ -386,6 +407,7 @@ func urgentOrdered[T any](ctx context.Context, t tb, b *env[T]) {
 		if err != nil {
 			t.Fatalf("%s: %v", what, err)
 		}
+		b.wantPlain(ctx, t, page, from)
 		ids := make([]waybill.ID, len(want))
 		for i := range want {
 			ids[i] = want[i].ID
@@ -408,6 +430,7 @@ func urgentOrdered[T any](ctx context.Context, t tb, b *env[T]) {
 	want("all", 100, from(0, 0), all...)
 	want("behind a's first", 100, from(rows[before.ID].Seq, 0), append([]waybill.Event{free}, all...)...)
 	want("up to b's second", 100, from(rows[before.ID].Seq, rows[evs[3].ID].Seq), free)
+	want("rows that wait", 100, from(0, rows[evs[3].ID].Seq))
 	// Of one aggregate, the first rows are returned.
 	b.settle(ctx, t, driver.Settlement{Leases: b.own(ctx, t), Done: []driver.Result{result(rows[before.ID]), result(rows[evs[8].ID])}, History: true})
 	want("after a settlement", 100, from(0, 0), free, evs[5], evs[6], evs[7], evs[9], evs[13])

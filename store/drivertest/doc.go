@@ -1,9 +1,9 @@
 // Package drivertest has the conformance suites for stores: each guarantee of
 // package driver is a test that can fail. There is one suite per role:
-// [RunOutbox], [RunRelay], [RunInbox], [RunKeys], [RunJobs] and [RunAdmin];
-// [Run] runs all of them. A suite needs only the roles that its documentation
-// names, so that a store with one role can be tested. A store runs a suite from
-// its own tests:
+// [RunOutbox], [RunRelay], [RunInbox], [RunKeys], [RunJobs], [RunAdmin] and
+// [RunBacklogs]; [Run] runs all of them. A suite needs only the roles that its
+// documentation names, so that a store with one role can be tested. A store
+// runs a suite from its own tests:
 //
 //	func TestConformance(t *testing.T) {
 //		drivertest.Run(t, drivertest.Harness[*sql.Tx]{

@@ -61,9 +61,14 @@ type env[T any] struct {
 	short bool
 	// tag is part of every name in this check, so that checks on shared tables
 	// do not conflict.
-	tag      string
-	count    atomic.Int64
-	cleanups []func()
+	tag string
+	// written is called with the events that write has committed. noHistory
+	// means that delivered events have no record. Both are for checks of a
+	// backlog.
+	written   func(ctx context.Context, t tb, evs ...waybill.Event)
+	noHistory bool
+	count     atomic.Int64
+	cleanups  []func()
 }
 
 // newEnv determines the properties of an instance.
@@ -217,6 +222,9 @@ func (b *env[T]) write(ctx context.Context, t tb, evs ...waybill.Event) {
 	box := b.box(t)
 	if err := box.InTx(ctx, func(ctx context.Context, tx T) error { return box.Write(ctx, tx, evs...) }); err != nil {
 		t.Fatalf("writing %d events: %v", len(evs), err)
+	}
+	if b.written != nil {
+		b.written(ctx, t, evs...)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/internal/eventrow"
 	"github.com/waybillhq/waybill/store"
 	"github.com/waybillhq/waybill/store/driver"
 )
@@ -116,6 +117,15 @@ func seekMutants() []mutant {
 		{"ignores the limit of priority rows", "fetch_priority", operates(func(db complete, w *worseOperator) {
 			w.urgent = func(ctx context.Context, from []driver.Cursor, _ int) (driver.Page, error) {
 				return db.FetchPriority(ctx, from, 1000)
+			}
+		})},
+		{"takes lanes whose priority rows wait for plain ones", "fetch_priority", operates(func(db complete, w *worseOperator) {
+			w.urgent = func(ctx context.Context, from []driver.Cursor, limit int) (driver.Page, error) {
+				page, err := db.FetchPriority(ctx, from, limit)
+				if len(page.Rows) == 0 {
+					page.Plain = eventrow.Plain(from, nil, 1)
+				}
+				return page, err
 			}
 		})},
 		{"does not report drawn seqs", "drawn_seqs", operates(func(_ complete, w *worseOperator) {

@@ -2,6 +2,7 @@ package drivertest
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync"
 	"time"
@@ -58,6 +59,15 @@ func readMutants() []mutant {
 					from[i].After = max(from[i].After, from[i].UpTo/2)
 				}
 				return db.Sweep(ctx, from, limit)
+			}}
+		}},
+		{"returns pages of any size", "page_size", func(db complete) complete {
+			return &worse{complete: db, load: func(ctx context.Context, keys []store.Key) (driver.Page, error) {
+				half := len(keys) / 2
+				p, err := db.Load(ctx, keys[:half])
+				more, moreErr := db.Load(ctx, keys[half:])
+				p.Rows = append(p.Rows, more.Rows...)
+				return p, errors.Join(err, moreErr)
 			}}
 		}},
 		{"loads backwards", "load", func(db complete) complete {

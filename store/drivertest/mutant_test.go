@@ -31,7 +31,8 @@ func TestSuiteAcceptsAGoodStore(t *testing.T) {
 func TestSuiteRefusesBrokenStores(t *testing.T) {
 	for _, m := range slices.Concat(
 		writeMutants(), readMutants(), laneMutants(), settleMutants(), seekMutants(), finishMutants(), browseMutants(), mendMutants(), keepMutants(),
-		claimMutants(), takeMutants(), keyDeskMutants(),
+		claimMutants(), takeMutants(), keyDeskMutants(), registryMutants(), divertMutants(), backlogReadMutants(), backlogInspectMutants(),
+		backlogSettleMutants(), backlogDeadMutants(), refillMutants(), restoreMutants(),
 	) {
 		t.Run(strings.ReplaceAll(m.name, " ", "_"), func(t *testing.T) {
 			t.Parallel()

@@ -42,7 +42,11 @@ func (r *recorder) Skipf(string, ...any) { runtime.Goexit() }
 type memTx = *memstore.Tx
 
 // complete is a store with all roles in one type.
-type complete = driver.Complete[memTx]
+type complete interface {
+	driver.Complete[memTx]
+	driver.Backlogs
+	driver.Restorer
+}
 
 // tamper breaks a store.
 type tamper func(db complete) complete
@@ -129,6 +133,7 @@ type worse struct {
 	due       func(ctx context.Context, lanes []int, limit int) (driver.Page, error)
 	settle    func(ctx context.Context, s driver.Settlement) (driver.Settled, error)
 	worseOperator
+	worseRegistry
 }
 
 func (w *worse) Begin(ctx context.Context, opts *sql.TxOptions) (driver.Session[memTx], error) {

@@ -96,6 +96,7 @@ func behaviors() []behavior {
 		{"fetch", "Fetch"},
 		{"sweep", "Sweep"},
 		{"load", "Load"},
+		{"page_size", "pages of at most 8 MiB"},
 		{"due", "Due"},
 		{"reads_see_committed_rows", "reads see committed rows only"},
 		{"holds", "Holds"},
@@ -145,5 +146,13 @@ func behaviors() []behavior {
 		{"purge_written_and_make_ready", "PurgeWritten and MakeReady"},
 		{"tidy", "Tidy"},
 		{"set_lanes", "SetLanes"},
+		{"restored", "positions after a restored backup"},
+		{"destinations", "the registry of destinations"},
+		{"divert", "diverting events to backlogs"},
+		{"backlog_reads", "reads of a backlog"},
+		{"backlog_inspect", "inspecting a backlog"},
+		{"backlog_settle", "settlements of a backlog"},
+		{"backlog_dead_letters", "dead letters of a backlog"},
+		{"refill", "refilling a backlog from the history"},
 	}
 }

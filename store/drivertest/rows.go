@@ -86,6 +86,11 @@ func (b *env[T]) readyIn(ctx context.Context, t tb, db driver.Reader) []store.Ro
 		if err != nil {
 			t.Fatalf("Fetch: %v", err)
 		}
+		for _, row := range page.Rows {
+			if row.Lane < 0 || row.Lane >= b.lanes {
+				t.Fatalf("Fetch returned a row of lane %d; there are %d lanes", row.Lane, b.lanes)
+			}
+		}
 		rows = append(rows, page.Rows...)
 		from = next(from, page.Rows, limit)
 	}

@@ -19,7 +19,8 @@ const (
 
 // Run runs all suites against a store with the roles Outbox, Relay, Inbox,
 // Keys, Jobs and OutboxAdmin. A store without one of the roles Finisher,
-// SinkGuard and HistoryAudit does not support the behaviors that need it.
+// SinkGuard, HistoryAudit, Backlogs and Restorer does not support the behaviors
+// that need it.
 //
 // Subtests are named after the behavior and the check. Run logs the report and
 // returns it. With -short the large transactions are smaller.
@@ -69,11 +70,20 @@ func RunJobs[T any](t *testing.T, h Harness[T]) Report {
 }
 
 // RunAdmin runs the suite of the role OutboxAdmin. It also needs Outbox and
-// Relay, to write events and to settle them. The suites of Inbox, Keys and Jobs
-// include InboxRecords, KeyRecords and JobRecords.
+// Relay, to write events and to settle them. The role Restorer is optional. The
+// suites of Inbox, Keys and Jobs include InboxRecords, KeyRecords and
+// JobRecords.
 func RunAdmin[T any](t *testing.T, h Harness[T]) Report {
 	t.Helper()
 	return runSuite(t, h, adminSuite)
+}
+
+// RunBacklogs runs the suite of the role Backlogs, and that of
+// Settlement.Divert. It also needs Outbox, Relay and OutboxAdmin, to write
+// events, to divert them and to find them in the history.
+func RunBacklogs[T any](t *testing.T, h Harness[T]) Report {
+	t.Helper()
+	return runSuite(t, h, backlogSuite)
 }
 
 func runSuite[T any](t *testing.T, h Harness[T], id suiteID) Report {

@@ -20,6 +20,7 @@ const (
 	keysSuite
 	jobsSuite
 	adminSuite
+	backlogSuite
 )
 
 // suites are the names of the suites, and the roles without which they do not
@@ -35,6 +36,8 @@ var suites = map[suiteID]struct {
 	keysSuite:   {"RunKeys", []string{"Keys"}},
 	jobsSuite:   {"RunJobs", []string{"Jobs"}},
 	adminSuite:  {"RunAdmin", []string{"Outbox", "Relay", "OutboxAdmin"}},
+
+	backlogSuite: {"RunBacklogs", []string{"Outbox", "Relay", "OutboxAdmin", "Backlogs"}},
 }
 
 // check returns one error that names everything that the suite needs and the
@@ -106,13 +109,17 @@ func checks[T any]() []check[T] {
 			savepointChecks[T](), trackChecks[T](), ownedChecks[T](), largeChecks[T](), contextChecks[T](), refusedChecks[T](),
 			foreignChecks[T](), hubChecks[T](), fieldChecks[T](), headerChecks[T](), delayChecks[T](), committedChecks[T]()),
 		in(relaySuite,
-			lateChecks[T](), modelChecks[T](), readChecks[T](), dueChecks[T](), seekChecks[T](), writersChecks[T](), laneChecks[T](), takeOverChecks[T](),
+			lateChecks[T](), modelChecks[T](), readChecks[T](), pageChecks[T](), dueChecks[T](), seekChecks[T](), writersChecks[T](), laneChecks[T](), takeOverChecks[T](),
 			doneChecks[T](), retryChecks[T](), fenceChecks[T](), raceChecks[T](),
 			with([]string{"Finisher"}, slices.Concat(finishChecks[T](), finishFenceChecks[T]()))),
 		in(inboxSuite, inboxChecks[T]()), in(keysSuite, keyChecks[T]()), in(jobsSuite, jobChecks[T]()),
 		in(adminSuite,
 			statsChecks[T](), inspectChecks[T](), replayChecks[T](), replayKeyChecks[T](), deadLetterChecks[T](),
-			purgeChecks[T](), purgeWrittenChecks[T](), tidyChecks[T](), setLanesChecks[T]()),
+			purgeChecks[T](), purgeWrittenChecks[T](), tidyChecks[T](), setLanesChecks[T](),
+			with([]string{"Restorer"}, restoredChecks[T]())),
+		in(backlogSuite, with([]string{"Backlogs"}, ownDestinations(slices.Concat(
+			destinationChecks[T](), divertChecks[T](), divertFenceChecks[T](), backlogReadChecks[T](), backlogInspectChecks[T](),
+			backlogSettleChecks[T](), backlogDeadChecks[T](), refillChecks[T](), refillRaceChecks[T]())))),
 	)
 	order := map[string]int{}
 	for i, b := range behaviors() {

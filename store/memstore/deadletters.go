@@ -3,7 +3,6 @@ package memstore
 import (
 	"context"
 	"fmt"
-	"slices"
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/store"
@@ -28,11 +27,7 @@ func (t *tables) Replay(ctx context.Context, ids []waybill.ID) (store.Replayed, 
 			}
 			t.dedup[k] = r.ID
 		}
-		t.move(r, store.Delayed, func(next *record) {
-			next.Attempts, next.Holds = 0, r.Event.Ordered()
-			next.Replay++
-			next.deferUntil(now)
-		})
+		t.revive(r, now)
 		out.IDs = append(out.IDs, r.ID)
 	}
 	return out, nil
@@ -42,7 +37,7 @@ func (t *tables) Replay(ctx context.Context, ids []waybill.ID) (store.Replayed, 
 // open transaction has any of their keys; mu is held, but not during the wait.
 func (t *tables) replayable(ctx context.Context, ids []waybill.ID) ([]*record, error) {
 	for {
-		dead := t.those(ids, func(r *record) bool { return r.state == store.Dead })
+		dead := t.dead(ids)
 		var wait *txn
 		for _, r := range dead {
 			if x := t.reserved[keyOf(r.Event)]; x != nil && r.Event.DedupKey != "" {
@@ -58,24 +53,11 @@ func (t *tables) replayable(ctx context.Context, ids []waybill.ID) ([]*record, e
 	}
 }
 
-// those returns the matching records with these ids, in the order of seq; mu is
-// held.
-func (t *tables) those(ids []waybill.ID, meant func(*record) bool) []*record {
-	var found []*record
-	for _, id := range ids {
-		if r := t.rows[id]; r != nil && meant(r) {
-			found = append(found, r)
-		}
-	}
-	slices.SortFunc(found, bySeq)
-	return slices.Compact(found)
-}
-
 // Discard implements [driver.DeadLetters].
 func (t *tables) Discard(_ context.Context, ids []waybill.ID) ([]waybill.ID, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	dead := t.those(ids, func(r *record) bool { return r.state == store.Dead })
+	dead := t.dead(ids)
 	for _, r := range dead {
 		t.remove(r)
 		t.forgetUntil(r.CreatedAt)
@@ -87,12 +69,7 @@ func (t *tables) Discard(_ context.Context, ids []waybill.ID) ([]waybill.ID, err
 func (t *tables) Unblock(_ context.Context, ids []waybill.ID) ([]waybill.ID, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	held := t.those(ids, func(r *record) bool { return r.Holds })
-	for _, r := range held {
-		r.Holds = false
-		delete(t.holding, r.ID)
-	}
-	return idsOf(held), nil
+	return t.unblock(ids), nil
 }
 
 func idsOf(rs []*record) []waybill.ID {

@@ -14,51 +14,55 @@ import (
 func (t *tables) Stats(context.Context) (store.Stats, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	s := store.Stats{
-		Now: clock(), Ready: t.count[store.Ready], Dead: t.count[store.Dead], Holding: int64(len(t.holding)),
-		Membership: t.membership(time.Now()),
-	}
-	for i := range t.queues {
-		q := &t.queues[i]
+	s := t.stats()
+	s.Membership = t.membership(time.Now())
+	return s, nil
+}
+
+// stats counts the rows; ready rows count as rows without an attempt.
+func (s *rowSet) stats() store.Stats {
+	out := store.Stats{Now: clock(), Ready: s.count[store.Ready], Dead: s.count[store.Dead], Holding: int64(len(s.holding))}
+	for i := range s.queues {
+		q := &s.queues[i]
 		for r := range q.ready.all {
-			if s.Oldest.IsZero() || r.CreatedAt.Before(s.Oldest) {
-				s.Oldest = r.CreatedAt
+			if out.Oldest.IsZero() || r.CreatedAt.Before(out.Oldest) {
+				out.Oldest = r.CreatedAt
 			}
 			break
 		}
 		for r := range q.delayed {
 			if r.Attempts > 0 {
-				s.Failed++
+				out.Failed++
 			}
-			s.MaxAttempts = max(s.MaxAttempts, r.Attempts)
+			out.MaxAttempts = max(out.MaxAttempts, r.Attempts)
 		}
 	}
-	s.Scheduled = t.count[store.Delayed] - s.Failed
-	return s, nil
+	out.Scheduled = s.count[store.Delayed] - out.Failed
+	return out
 }
 
 // Count implements [driver.Inspector].
-func (t *tables) Count(_ context.Context, state store.State, f store.Filter) (int64, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	found, err := t.choose(state, f, 0)
+func (v reads) Count(_ context.Context, state store.State, f store.Filter) (int64, error) {
+	s := v.lock()
+	defer v.mu.Unlock()
+	found, err := s.choose(state, f, 0)
 	return int64(len(found)), err
 }
 
 // List implements [driver.Inspector].
-func (t *tables) List(_ context.Context, state store.State, f store.Filter, after int64, limit int) ([]store.Record, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	found, err := t.choose(state, f, after)
+func (v reads) List(_ context.Context, state store.State, f store.Filter, after int64, limit int) ([]store.Record, error) {
+	s := v.lock()
+	defer v.mu.Unlock()
+	found, err := s.choose(state, f, after)
 	slices.SortFunc(found, bySeq)
 	return copyRecords(found[:min(max(limit, 0), len(found))]), err
 }
 
 // Find implements [driver.Inspector].
-func (t *tables) Find(_ context.Context, id waybill.ID) ([]store.Record, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if r := t.rows[id]; r != nil {
+func (v reads) Find(_ context.Context, id waybill.ID) ([]store.Record, error) {
+	s := v.lock()
+	defer v.mu.Unlock()
+	if r := s.rows[id]; r != nil {
 		return copyRecords([]*record{r}), nil
 	}
 	return nil, nil
@@ -73,8 +77,8 @@ func copyRecords(rs []*record) []store.Record {
 }
 
 // choose returns the records in a state that match the filter and come after a
-// seq, in any order; mu is held.
-func (t *tables) choose(state store.State, f store.Filter, after int64) ([]*record, error) {
+// seq, in any order.
+func (s *rowSet) choose(state store.State, f store.Filter, after int64) ([]*record, error) {
 	var found []*record
 	look := func(r *record) bool {
 		if r.Seq > after && fits(r, f) {
@@ -84,17 +88,17 @@ func (t *tables) choose(state store.State, f store.Filter, after int64) ([]*reco
 	}
 	switch state {
 	case store.Ready:
-		for i := range t.queues {
-			t.queues[i].ready.all(look)
+		for i := range s.queues {
+			s.queues[i].ready.all(look)
 		}
 	case store.Delayed:
-		for i := range t.queues {
-			t.queues[i].delayed(look)
+		for i := range s.queues {
+			s.queues[i].delayed(look)
 		}
 	case store.Dead:
-		t.buried.all(look)
+		s.buried.all(look)
 	case store.Delivered:
-		t.history.all(look)
+		s.history.all(look)
 	default:
 		return nil, fmt.Errorf("memstore: unknown state %v", state)
 	}

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/waybillhq/waybill/store"
-	"github.com/waybillhq/waybill/store/driver"
 )
 
 // Purge implements [driver.Maintainer].
@@ -26,20 +25,11 @@ func (t *tables) Purge(_ context.Context, state store.State, age time.Duration, 
 	if state == store.Delivered {
 		s = &t.history
 	}
-	var old []*record
-	for r := range s.all {
-		if len(old) >= limit || !r.ended.Before(cutoff) {
-			break
-		}
-		old = append(old, r)
-	}
-	for _, r := range old {
-		t.remove(r)
-	}
-	if len(old) > 0 {
+	n := t.purge(s, cutoff, limit)
+	if n > 0 {
 		t.forgetUntil(cutoff)
 	}
-	return len(old), nil
+	return n, nil
 }
 
 // forgetUntil records that events written up to last may have left no trace; mu
@@ -63,7 +53,8 @@ func (t *tables) PurgeWritten(_ context.Context, age time.Duration, limit int) (
 	if t.relayLive() {
 		return 0, fmt.Errorf("memstore: purge: %w", store.ErrRelayLive)
 	}
-	cutoff := clock().Add(-age)
+	now := clock()
+	cutoff := now.Add(-age)
 	var old []*record
 	for _, r := range t.rows {
 		if r.state == store.Ready && r.taker == nil && r.CreatedAt.Before(cutoff) && r.DueAt.Before(cutoff) {
@@ -73,7 +64,7 @@ func (t *tables) PurgeWritten(_ context.Context, age time.Duration, limit int) (
 	slices.SortFunc(old, func(a, b *record) int { return cmp.Or(a.CreatedAt.Compare(b.CreatedAt), bySeq(a, b)) })
 	old = old[:min(max(limit, 0), len(old))]
 	for _, r := range old {
-		t.deliver(r, false) // leaves no trace
+		t.deliver(r, false, now) // leaves no trace
 	}
 	return len(old), nil
 }
@@ -146,25 +137,11 @@ func (t *tables) SetLanes(ctx context.Context, n int) error {
 		next.dirty = next.dirty || l.dirty || !l.owner.IsZero()
 	}
 	t.lanes = slices.Repeat([]lane{next}, n)
-	t.queues = newQueues(n)
-	clear(t.follow)
-	pending := make([]*record, 0, t.count[store.Ready]+t.count[store.Delayed])
-	for _, r := range t.rows {
-		switch {
-		case r.state == store.Delivered:
-			continue
-		case r.Event.Ordered():
-			r.Lane = driver.LaneOf(r.Event.TenantID, r.Event.AggregateType, r.Event.AggregateID, n)
-		default:
-			r.Lane = driver.LaneOf("", "", r.ID.String(), n)
+	t.relane(n)
+	for _, d := range t.destinations {
+		if d != nil {
+			d.relane(n)
 		}
-		if r.pending() {
-			pending = append(pending, r)
-		}
-	}
-	slices.SortFunc(pending, bySeq)
-	for _, r := range pending {
-		t.enqueue(r)
 	}
 	return nil
 }

@@ -58,6 +58,8 @@ type backend[T any] struct {
 var (
 	_ driver.Complete[*Tx]   = (*backend[*Tx])(nil)
 	_ driver.RetryClassifier = (*backend[*Tx])(nil)
+	_ driver.Backlogs        = (*backend[*Tx])(nil)
+	_ driver.Restorer        = (*backend[*Tx])(nil)
 )
 
 // Handle is a transaction that the function passed to [Over] began.

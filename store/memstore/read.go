@@ -5,6 +5,7 @@ import (
 	"context"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/waybillhq/waybill/internal/eventrow"
@@ -13,12 +14,15 @@ import (
 )
 
 // pageOf returns copies of records; mu is held.
-func pageOf(rs []*record) driver.Page {
-	page := driver.Page{Now: clock(), Rows: make([]store.Row, len(rs))}
+func pageOf(rs []*record) (driver.Page, error) {
 	size := 0
 	for _, r := range rs {
-		size += len(r.Event.Payload)
+		size += driver.RowSize(&r.Row)
 	}
+	if size > driver.MaxPageBytes && len(rs) > 1 {
+		return driver.Page{}, driver.ErrPageTooLarge
+	}
+	page := driver.Page{Now: clock(), Rows: make([]store.Row, len(rs))}
 	var piece []byte
 	for i, r := range rs {
 		page.Rows[i] = r.Row
@@ -35,69 +39,83 @@ func pageOf(rs []*record) driver.Page {
 		piece = append(piece, ev.Payload...)
 		ev.Payload = piece[len(piece)-n : len(piece) : len(piece)]
 	}
-	return page
+	return page, nil
 }
 
 // pieceSize is the number of payload bytes that share one allocation.
 const pieceSize = 64 << 10
 
 // copyRow returns a row that shares no memory with the table.
-func copyRow(r *record) store.Row { return pageOf([]*record{r}).Rows[0] }
+func copyRow(r *record) store.Row {
+	page, _ := pageOf([]*record{r}) // one row is never too large
+	return page.Rows[0]
+}
 
-// scan reads a series of each cursor's lane; mu is held.
-func (t *tables) scan(from []driver.Cursor, limit int, of func(*queue) *series) []*record {
+// reads implements the roles that read rows.
+type reads struct {
+	mu  *sync.Mutex
+	set func() *rowSet // under mu
+}
+
+// lock locks mu and returns the rows.
+func (v reads) lock() *rowSet {
+	v.mu.Lock()
+	return v.set()
+}
+
+// scan reads a series of each cursor's lane.
+func (s *rowSet) scan(from []driver.Cursor, limit int, of func(*queue) *series) []*record {
 	var found []*record
 	for _, c := range from {
-		if t.has(c.Lane) {
-			found = of(&t.queues[c.Lane]).stretch(found, c.After, c.UpTo, limit)
+		if s.has(c.Lane) {
+			found = of(&s.queues[c.Lane]).stretch(found, c.After, c.UpTo, limit)
 		}
 	}
 	return found
 }
 
-func (t *tables) has(lane int) bool { return lane >= 0 && lane < len(t.lanes) }
-
 func ready(q *queue) *series { return &q.ready }
 
 // Fetch implements [driver.Reader].
-func (t *tables) Fetch(_ context.Context, from []driver.Cursor, limit int) (driver.Page, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return pageOf(t.scan(from, limit, ready)), nil
+func (v reads) Fetch(_ context.Context, from []driver.Cursor, limit int) (driver.Page, error) {
+	s := v.lock()
+	defer v.mu.Unlock()
+	return pageOf(s.scan(from, limit, ready))
 }
 
 // Sweep implements [driver.Reader].
-func (t *tables) Sweep(_ context.Context, from []driver.Cursor, limit int) ([]driver.RowRef, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+func (v reads) Sweep(_ context.Context, from []driver.Cursor, limit int) ([]driver.RowRef, error) {
+	s := v.lock()
+	defer v.mu.Unlock()
 	var seen []driver.RowRef
-	for _, r := range t.scan(from, limit, ready) {
+	for _, r := range s.scan(from, limit, ready) {
 		seen = append(seen, driver.RowRef{Key: r.Key, Aggregate: driver.AggregateOf(&r.Event)})
 	}
 	return seen, nil
 }
 
 // FetchPriority implements [driver.Seeker].
-func (t *tables) FetchPriority(_ context.Context, from []driver.Cursor, limit int) (driver.Page, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+func (v reads) FetchPriority(_ context.Context, from []driver.Cursor, limit int) (driver.Page, error) {
+	s := v.lock()
+	defer v.mu.Unlock()
 	var seen []driver.RowRef
-	for _, r := range t.scan(from, eventrow.AheadReach*max(limit, 0), func(q *queue) *series { return &q.urgent }) {
+	for _, r := range s.scan(from, eventrow.AheadReach*max(limit, 0), func(q *queue) *series { return &q.urgent }) {
 		seen = append(seen, driver.RowRef{Key: r.Key, Aggregate: driver.AggregateOf(&r.Event)})
 	}
-	keys, _, err := eventrow.Ahead(from, seen, limit, t.plain)
+	keys, _, err := eventrow.Ahead(from, seen, limit, s.plain)
 	if err != nil {
 		return driver.Page{}, err
 	}
-	return pageOf(t.load(keys)), nil
+	page, err := pageOf(s.load(keys))
+	page.Plain = eventrow.Plain(from, seen, limit)
+	return page, err
 }
 
-// plain returns the first row without a priority of each aggregate in a range;
-// mu is held.
-func (t *tables) plain(c driver.Cursor, aggs []store.Aggregate) (map[store.Aggregate]int64, error) {
+// plain returns the first row without a priority of each aggregate in a range.
+func (s *rowSet) plain(c driver.Cursor, aggs []store.Aggregate) (map[store.Aggregate]int64, error) {
 	first := make(map[store.Aggregate]int64, len(aggs))
 	for _, agg := range aggs {
-		for r := range t.follow[agg].between(c.After, c.UpTo) {
+		for r := range s.follow[agg].between(c.After, c.UpTo) {
 			if r.Event.Priority <= 0 {
 				first[agg] = r.Seq
 				break
@@ -108,28 +126,28 @@ func (t *tables) plain(c driver.Cursor, aggs []store.Aggregate) (map[store.Aggre
 }
 
 // FetchAggregate implements [driver.Seeker].
-func (t *tables) FetchAggregate(_ context.Context, agg store.Aggregate, from driver.Cursor, limit int) (driver.Page, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	s := t.follow[agg]
-	if s == nil || len(s.rows) == 0 || s.rows[0].Lane != from.Lane {
-		return pageOf(nil), nil
+func (v reads) FetchAggregate(_ context.Context, agg store.Aggregate, from driver.Cursor, limit int) (driver.Page, error) {
+	s := v.lock()
+	defer v.mu.Unlock()
+	group := s.follow[agg]
+	if group == nil || len(group.rows) == 0 || group.rows[0].Lane != from.Lane {
+		return pageOf(nil)
 	}
-	return pageOf(s.stretch(nil, from.After, from.UpTo, limit)), nil
+	return pageOf(group.stretch(nil, from.After, from.UpTo, limit))
 }
 
 // Load implements [driver.Reader].
-func (t *tables) Load(_ context.Context, keys []store.Key) (driver.Page, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return pageOf(t.load(keys)), nil
+func (v reads) Load(_ context.Context, keys []store.Key) (driver.Page, error) {
+	s := v.lock()
+	defer v.mu.Unlock()
+	return pageOf(s.load(keys))
 }
 
-// load returns ready records by key; mu is held.
-func (t *tables) load(keys []store.Key) []*record {
+// load returns ready records by key.
+func (s *rowSet) load(keys []store.Key) []*record {
 	var found []*record
 	for _, k := range keys {
-		if r := t.rows[k.ID]; r != nil && r.state == store.Ready && r.Lane == k.Lane {
+		if r := s.rows[k.ID]; r != nil && r.state == store.Ready && r.Lane == k.Lane {
 			found = append(found, r)
 		}
 	}
@@ -140,17 +158,17 @@ func (t *tables) load(keys []store.Key) []*record {
 func byLane(a, b *record) int { return cmp.Or(cmp.Compare(a.Lane, b.Lane), bySeq(a, b)) }
 
 // Due implements [driver.Reader].
-func (t *tables) Due(_ context.Context, lanes []int, limit int) (driver.Page, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+func (v reads) Due(_ context.Context, lanes []int, limit int) (driver.Page, error) {
+	s := v.lock()
+	defer v.mu.Unlock()
 	now := clock()
 	var found []*record
 	var first time.Time
 	for _, lane := range distinct(lanes) {
-		if !t.has(lane) {
+		if !s.has(lane) {
 			continue
 		}
-		q := &t.queues[lane]
+		q := &s.queues[lane]
 		if next := q.advance(now); first.IsZero() || !next.IsZero() && next.Before(first) {
 			first = next
 		}
@@ -164,9 +182,9 @@ func (t *tables) Due(_ context.Context, lanes []int, limit int) (driver.Page, er
 		}
 	}
 	slices.SortFunc(found, byDue)
-	page := pageOf(found[:min(max(limit, 0), len(found))])
+	page, err := pageOf(found[:min(max(limit, 0), len(found))])
 	page.Now, page.Next = now, first
-	return page, nil
+	return page, err
 }
 
 func distinct(lanes []int) []int {
@@ -174,15 +192,15 @@ func distinct(lanes []int) []int {
 }
 
 // Holds implements [driver.Seeker].
-func (t *tables) Holds(_ context.Context, lanes []int) ([]driver.Hold, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+func (v reads) Holds(_ context.Context, lanes []int) ([]driver.Hold, error) {
+	s := v.lock()
+	defer v.mu.Unlock()
 	wanted := make(map[int]bool, len(lanes))
 	for _, lane := range lanes {
 		wanted[lane] = true
 	}
 	var found []*record
-	for _, r := range t.holding {
+	for _, r := range s.holding {
 		if wanted[r.Lane] {
 			found = append(found, r)
 		}

@@ -114,6 +114,19 @@ func (s *series) between(after, upTo int64) iter.Seq[*record] {
 	}
 }
 
+// from iterates over the records that have ended at or after a time. The series
+// is in the order of these times.
+func (s *series) from(at time.Time) iter.Seq[*record] {
+	return func(yield func(*record) bool) {
+		start, _ := slices.BinarySearchFunc(s.rows, at, func(r *record, at time.Time) int { return r.ended.Compare(at) })
+		for _, r := range s.rows[start:] {
+			if s.has(r) && !yield(r) {
+				return
+			}
+		}
+	}
+}
+
 // near returns the record with a seq, searching the first records first; nil if
 // there is none. The series is in the order of seq.
 func (s *series) near(seq int64) *record {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/store"
@@ -18,39 +19,71 @@ func (t *tables) Settle(ctx context.Context, s driver.Settlement) (driver.Settle
 	if err != nil {
 		return driver.Settled{}, fmt.Errorf("memstore: settle: %w", err)
 	}
-	out := driver.Settled{Held: make([]int, 0, len(s.Leases)), Moved: make([]waybill.ID, 0, len(found))}
-	for _, lease := range s.Leases {
-		if t.holds(lease) {
-			out.Held = append(out.Held, lease.Lane)
+	g := settling{rows: &t.rowSet, now: clock(), held: t.heldOf(s.Leases), found: found, moved: make([]waybill.ID, 0, len(found))}
+	diverted := byID(s.Divert)
+	g.each(s.Done, true, func(r *record, _ driver.Result) {
+		t.deliver(r, s.History, g.now)
+		for _, d := range diverted[r.ID] {
+			t.divert(r.Row, d, g.now)
 		}
-	}
-	out.Held = distinct(out.Held)
-	now := clock()
-	each := func(results []driver.Result, done bool, move func(r *record, res driver.Result)) {
-		for i, res := range results {
-			r := found[i]
-			if r != nil && !r.left && r.pending() && r.Lane == res.Lane && (done || r.Replay == res.Replay) && slices.Contains(out.Held, r.Lane) {
-				move(r, res)
-				out.Moved = append(out.Moved, res.ID)
-			}
-		}
-		found = found[len(results):]
-	}
-	each(s.Done, true, func(r *record, _ driver.Result) { t.deliver(r, s.History) })
-	each(s.Retry, false, func(r *record, res driver.Result) {
-		t.move(r, store.Delayed, func(next *record) {
-			next.Attempts, next.LastError, next.Holds = res.Attempts, driver.CutError(res.Error), res.Holds
-			next.deferUntil(now.Add(res.Delay))
-		})
 	})
-	each(s.Dead, false, func(r *record, res driver.Result) {
+	g.each(s.Retry, false, g.retry)
+	g.each(s.Dead, false, func(r *record, res driver.Result) {
 		t.freeKey(r)
-		t.move(r, store.Dead, func(next *record) {
-			next.Attempts, next.LastError, next.Holds = res.Attempts, driver.CutError(res.Error), res.Holds
-			next.ended = now
-		})
+		g.bury(r, res)
 	})
-	return out, nil
+	return driver.Settled{Held: g.held, Moved: g.moved}, nil
+}
+
+// heldOf returns the lanes of the leases that are current; mu is held.
+func (t *tables) heldOf(leases []driver.Lease) []int {
+	held := make([]int, 0, len(leases))
+	for _, lease := range leases {
+		if t.holds(lease) {
+			held = append(held, lease.Lane)
+		}
+	}
+	return distinct(held)
+}
+
+// settling applies the results of a settlement to the rows of held lanes.
+type settling struct {
+	rows *rowSet
+	now  time.Time
+	held []int
+	// found are the records of the results that were not applied yet, nil for
+	// missing ones.
+	found []*record
+	moved []waybill.ID
+}
+
+// each applies results to their rows. Done results apply to rows with any
+// replay number.
+func (g *settling) each(results []driver.Result, done bool, move func(r *record, res driver.Result)) {
+	for i, res := range results {
+		r := g.found[i]
+		if r != nil && !r.left && r.pending() && r.Lane == res.Lane && (done || r.Replay == res.Replay) && slices.Contains(g.held, r.Lane) {
+			move(r, res)
+			g.moved = append(g.moved, res.ID)
+		}
+	}
+	g.found = g.found[len(results):]
+}
+
+// retry defers a row.
+func (g *settling) retry(r *record, res driver.Result) {
+	g.rows.move(r, store.Delayed, func(next *record) {
+		next.Attempts, next.LastError, next.Holds = res.Attempts, driver.CutError(res.Error), res.Holds
+		next.deferUntil(g.now.Add(res.Delay))
+	})
+}
+
+// bury makes a row a dead letter.
+func (g *settling) bury(r *record, res driver.Result) {
+	g.rows.move(r, store.Dead, func(next *record) {
+		next.Attempts, next.LastError, next.Holds = res.Attempts, driver.CutError(res.Error), res.Holds
+		next.ended = g.now
+	})
 }
 
 // settled returns the records of the done, retried and dead results, nil for
@@ -70,12 +103,12 @@ func (t *tables) settled(ctx context.Context, s driver.Settlement) ([]*record, e
 }
 
 // named returns the records that a settlement names, or a transaction that has
-// recorded one of them as done; mu is held.
-func (t *tables) named(s driver.Settlement) (found []*record, taker *txn) {
-	found = make([]*record, 0, len(s.Done)+len(s.Retry)+len(s.Dead))
-	for _, results := range [][]driver.Result{s.Done, s.Retry, s.Dead} {
+// recorded one of them as done.
+func (s *rowSet) named(by driver.Settlement) (found []*record, taker *txn) {
+	found = make([]*record, 0, len(by.Done)+len(by.Retry)+len(by.Dead))
+	for _, results := range [][]driver.Result{by.Done, by.Retry, by.Dead} {
 		for _, res := range results {
-			r := t.find(&res)
+			r := s.find(&res)
 			if r != nil && r.taker != nil {
 				return nil, r.taker
 			}
@@ -85,20 +118,20 @@ func (t *tables) named(s driver.Settlement) (found []*record, taker *txn) {
 	return found, nil
 }
 
-// find returns the record of a result, or nil; mu is held. The record is nearly
-// always among the first ones of its lane, which is faster than a lookup in a
-// large map.
-func (t *tables) find(res *driver.Result) *record {
-	if res.Seq > 0 && t.has(res.Lane) {
-		if r := t.queues[res.Lane].ready.near(res.Seq); r != nil && r.ID == res.ID {
+// find returns the record of a result, or nil. The record is nearly always
+// among the first ones of its lane, which is faster than a lookup in a large
+// map.
+func (s *rowSet) find(res *driver.Result) *record {
+	if res.Seq > 0 && s.has(res.Lane) {
+		if r := s.queues[res.Lane].ready.near(res.Seq); r != nil && r.ID == res.ID {
 			return r
 		}
 	}
-	return t.rows[res.ID]
+	return s.rows[res.ID]
 }
 
 // deliver marks a pending event as delivered; mu is held.
-func (t *tables) deliver(r *record, history bool) {
+func (t *tables) deliver(r *record, history bool, now time.Time) {
 	t.freeKey(r)
 	if !history {
 		t.remove(r)
@@ -108,7 +141,7 @@ func (t *tables) deliver(r *record, history bool) {
 	if r.state == store.Ready { // nearly always: no hold, no failure
 		t.count[store.Ready]--
 		t.count[store.Delivered]++
-		r.state, r.ended, r.taker = store.Delivered, clock(), nil
+		r.state, r.ended, r.taker = store.Delivered, now, nil
 		t.queues[r.Lane].dropReady(r)
 		t.ungroup(r)
 		r.group = nil
@@ -116,7 +149,7 @@ func (t *tables) deliver(r *record, history bool) {
 		return
 	}
 	t.move(r, store.Delivered, func(next *record) {
-		next.Holds, next.LastError, next.ended = false, "", clock()
+		next.Holds, next.LastError, next.ended = false, "", now
 	})
 }
 

@@ -1,7 +1,6 @@
 package memstore
 
 import (
-	"container/heap"
 	"context"
 	"fmt"
 	"sync"
@@ -17,16 +16,12 @@ import (
 type tables struct {
 	hub driver.Hub
 
-	mu     sync.Mutex
-	seq    int64
-	rows   map[waybill.ID]*record // all events
-	queues []queue                // lane → its pending rows
-	follow map[store.Aggregate]*series
-	// Deferred or dead, blocking its aggregate.
-	holding    map[waybill.ID]*record
-	buried     series // dead letters, by time of death
-	history    series // delivered events, by time of delivery
-	count      [states]int64
+	mu  sync.Mutex
+	seq int64
+	rowSet
+	reads
+	destinations [driver.MaxDestinations + 1]*destination // by number; the first one is unused
+
 	dedup      map[dedupKey]waybill.ID
 	reserved   map[dedupKey]*txn
 	writing    map[waybill.ID]*txn     // ids of events in open transactions
@@ -42,9 +37,6 @@ type tables struct {
 	nodes map[waybill.ID]node
 	lanes []lane
 }
-
-// states is the number of [store.State] values.
-const states = int(store.Delivered) + 1
 
 // never means that the history is never complete.
 const never = "never"
@@ -74,15 +66,16 @@ func newTables(cfg Config) (*tables, error) {
 	if cfg.Lanes < 1 || cfg.Lanes > maxLanes {
 		return nil, fmt.Errorf("memstore: Config.Lanes: %d is not between 1 and %d", cfg.Lanes, maxLanes)
 	}
-	return &tables{
-		rows: make(map[waybill.ID]*record), queues: newQueues(cfg.Lanes), follow: make(map[store.Aggregate]*series),
-		holding: make(map[waybill.ID]*record), buried: series{order: byEnded, ended: true}, history: series{order: byEnded, ended: true},
-		dedup:    make(map[dedupKey]waybill.ID),
-		reserved: make(map[dedupKey]*txn), writing: make(map[waybill.ID]*txn), lost: make(map[waybill.ID]struct{}),
+	t := &tables{
+		rowSet: newRowSet(cfg.Lanes),
+		dedup:  make(map[dedupKey]waybill.ID), reserved: make(map[dedupKey]*txn),
+		writing: make(map[waybill.ID]*txn), lost: make(map[waybill.ID]struct{}),
 		inbox: make(map[inboxKey]*received), accepting: make(map[inboxKey]*txn),
 		keyed: make(map[store.KeyID]*keyed), keyHolders: make(map[store.KeyID]*txn),
 		jobs: make(map[string]*job), nodes: make(map[waybill.ID]node), lanes: make([]lane, cfg.Lanes),
-	}, nil
+	}
+	t.reads = reads{mu: &t.mu, set: func() *rowSet { return &t.rowSet }}
+	return t, nil
 }
 
 // Local implements [driver.Local].
@@ -118,98 +111,6 @@ func (t *tables) insert(e driver.Entry) {
 	}
 	delete(t.lost, r.ID)
 	t.put(r)
-}
-
-// put files a record by its state; mu is held.
-func (t *tables) put(r *record) {
-	t.rows[r.ID] = r
-	t.count[r.state]++
-	if r.Holds {
-		t.holding[r.ID] = r
-	}
-	switch r.state {
-	case store.Ready, store.Delayed:
-		t.enqueue(r)
-	case store.Dead:
-		t.buried.add(r)
-	case store.Delivered:
-		t.history.add(r)
-	}
-}
-
-// enqueue files a pending record in its lane; mu is held.
-func (t *tables) enqueue(r *record) {
-	q := &t.queues[r.Lane]
-	if r.state == store.Delayed {
-		heap.Push(&q.later, r)
-		return
-	}
-	q.ready.add(r)
-	if urgent(r) {
-		q.urgent.add(r)
-	}
-	if agg := driver.AggregateOf(&r.Event); !agg.IsZero() {
-		r.group = t.follow[agg]
-		if r.group == nil {
-			r.group = &series{order: bySeq}
-			t.follow[agg] = r.group
-		}
-		r.group.add(r)
-	}
-}
-
-// remove takes a record out of the tables; mu is held.
-func (t *tables) remove(r *record) {
-	delete(t.rows, r.ID)
-	t.unfile(r)
-}
-
-// unfile removes a record from the table of its state; mu is held.
-func (t *tables) unfile(r *record) {
-	r.left = true
-	if r.Holds {
-		delete(t.holding, r.ID)
-	}
-	t.count[r.state]--
-	switch r.state {
-	case store.Dead:
-		t.buried.drop()
-		return
-	case store.Delivered:
-		t.history.drop()
-		return
-	case store.Ready, store.Delayed:
-	}
-	t.queues[r.Lane].drop(r)
-	t.ungroup(r)
-}
-
-// ungroup removes a record that has left from the ready records of its
-// aggregate; mu is held.
-func (t *tables) ungroup(r *record) {
-	if s := r.group; s != nil {
-		if len(s.rows) == s.gone+1 {
-			delete(t.follow, driver.AggregateOf(&r.Event))
-		} else {
-			s.drop()
-		}
-	}
-}
-
-// move replaces a record by one in another state, which change derives from the
-// old row; mu is held.
-func (t *tables) move(r *record, to store.State, change func(next *record)) {
-	t.unfile(r)
-	next := &record{Row: r.Row, state: to}
-	next.DueAt, next.Event.AvailableAt = time.Time{}, time.Time{}
-	change(next)
-	t.put(next)
-}
-
-// deferUntil sets the due time of a record; mu is held.
-func (r *record) deferUntil(until time.Time) {
-	r.DueAt = until.Truncate(time.Microsecond)
-	r.Event.AvailableAt = r.DueAt
 }
 
 // freeKey releases the dedup key of a settled event; mu is held.

@@ -274,9 +274,10 @@ func (x *txn) commit() driver.CommitInfo {
 	if x.over {
 		return driver.CommitInfo{Checked: true}
 	}
+	now := clock()
 	for _, f := range x.finished {
 		if r := t.rows[f.id]; r != nil && r.pending() && r.Lane == f.lane {
-			t.deliver(r, f.history)
+			t.deliver(r, f.history, now)
 		}
 	}
 	x.settleIntakes()

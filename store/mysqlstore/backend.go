@@ -8,7 +8,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 
 	"github.com/waybillhq/waybill/internal/sqlstore"
 
@@ -21,13 +20,9 @@ import (
 
 // backend implements every role of package driver.
 type backend struct {
-	db  *sql.DB
-	cfg Config
-	sql statements
-	hub driver.Hub
-
-	// The last Fetch of several lanes found a backlog.
-	backlog atomic.Bool
+	queue // the outbox
+	sql   statements
+	hub   driver.Hub
 
 	mu    sync.Mutex
 	known *facts // nil until the first query
@@ -43,6 +38,8 @@ type backend struct {
 	gap bool
 	// Settled events whose dedup keys were locked by a producer.
 	leftover map[waybill.ID]struct{}
+	// The backlogs that were asked for, by the numbers of their destinations.
+	backlogs map[int]*backlog
 }
 
 var (
@@ -51,6 +48,8 @@ var (
 	_ driver.KeyPeeker         = (*backend)(nil)
 	_ driver.RetryClassifier   = (*backend)(nil)
 	_ driver.Migrator          = (*backend)(nil)
+	_ driver.Backlogs          = (*backend)(nil)
+	_ driver.Restorer          = (*backend)(nil)
 )
 
 // Local implements [driver.Local].
@@ -170,6 +169,16 @@ func (s *backend) checkKind(ctx context.Context) error {
 // each runs a query, scans every row into dest and calls fn, if set, after each
 // row.
 func each(ctx context.Context, q querier, query string, args []any, fn func(), dest ...any) error {
+	return eachUntil(ctx, q, query, args, func() error {
+		if fn != nil {
+			fn()
+		}
+		return nil
+	}, dest...)
+}
+
+// eachUntil is each with a function whose error ends the read.
+func eachUntil(ctx context.Context, q querier, query string, args []any, fn func() error, dest ...any) error {
 	rows, err := q.QueryContext(ctx, query, args...)
 	if err != nil {
 		return err
@@ -179,8 +188,8 @@ func each(ctx context.Context, q querier, query string, args []any, fn func(), d
 		if err := rows.Scan(dest...); err != nil {
 			return err
 		}
-		if fn != nil {
-			fn()
+		if err := fn(); err != nil {
+			return err
 		}
 	}
 	return rows.Err()
@@ -220,25 +229,6 @@ func number(err error) uint16 {
 		return answer.Number
 	}
 	return 0
-}
-
-// explain adds the package prefix, and the remedy where the server's message
-// does not state it.
-func (s *backend) explain(err error) error {
-	if err == nil {
-		return nil
-	}
-	switch number(err) {
-	case errNoDatabase, errNoTable, errNoRoutine:
-		if strings.Contains(err.Error(), s.cfg.Prefix) || s.cfg.Schema != "" && strings.Contains(err.Error(), s.cfg.Schema) {
-			return fmt.Errorf("mysqlstore: the tables are missing; call Migrate, or apply MigrationSQL with the mariadb shell: %w", err)
-		}
-	case errTableChanged:
-		return fmt.Errorf("mysqlstore: a migration or SetLanes changed the tables after the transaction began; run the transaction again: %w", err)
-	case errDeadlock:
-		return fmt.Errorf("mysqlstore: a deadlock ended the transaction; run the transaction again: %w", err)
-	}
-	return fmt.Errorf("mysqlstore: %w", err)
 }
 
 // ended converts errors of an ended transaction to [waybill.ErrTxDone]: those

@@ -1,6 +1,7 @@
 package mysqlstore
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strconv"
@@ -38,8 +39,11 @@ func (c Config) complete() (Config, error) {
 
 // The tables and procedures that statements name in braces.
 var (
-	tables     = []string{"outbox", "delayed", "dead", "history", "dedup", "inbox", "idempotency", "job", "job_sent", "lane", "node", "setting", "migration"}
-	procedures = []string{"heartbeat", "settle", "finish", "free_keys", "purge_written"}
+	tables = []string{
+		"outbox", "delayed", "dead", "history", "dedup", "inbox", "idempotency", "job", "job_sent", "lane", "node", "setting", "migration",
+		"backlog", "backlog_delayed", "backlog_dead", "destination",
+	}
+	procedures = []string{"heartbeat", "settle", "finish", "free_keys", "purge_written", "settle_divert", "settle_backlog"}
 )
 
 // tableNames returns the full names of the tables, without the schema.
@@ -52,7 +56,10 @@ func (c Config) tableNames() []any {
 }
 
 // replacer replaces the braces of a statement with the configured names.
-func (c Config) replacer() *strings.Replacer {
+func (c Config) replacer() *strings.Replacer { return c.replacerOf(layout{}) }
+
+// replacerOf is replacer for the statements of a queue.
+func (c Config) replacerOf(l layout) *strings.Replacer {
 	lanes := c.Lanes
 	if lanes == 0 {
 		lanes = sqlstore.DefaultLanes
@@ -68,7 +75,7 @@ func (c Config) replacer() *strings.Replacer {
 	}
 	for _, names := range [][]string{tables, procedures} {
 		for _, name := range names {
-			pairs = append(pairs, "{"+name+"}", sqlname.Quote("`", c.Schema, c.Prefix+name))
+			pairs = append(pairs, "{"+name+"}", sqlname.Quote("`", c.Schema, c.Prefix+cmp.Or(l.tables[name], name)))
 		}
 	}
 	return strings.NewReplacer(pairs...)

@@ -56,5 +56,6 @@ func TestConformanceInterpolated(t *testing.T) {
 		drivertest.RunKeys(t, h)
 		drivertest.RunJobs(t, h)
 		drivertest.RunAdmin(t, h)
+		drivertest.RunBacklogs(t, h)
 	})
 }

@@ -14,31 +14,6 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// transact runs fn in a transaction of its own. A deadlock rolls everything
-// back, and transact runs fn again: fn must start from scratch.
-func (s *backend) transact(ctx context.Context, fn func(tx *sql.Tx) error) error {
-	for round := 0; ; round++ {
-		err := s.transactOnce(ctx, fn)
-		if number(err) != errDeadlock || round == maxRounds {
-			return s.explain(err)
-		}
-	}
-}
-
-// transactOnce works at READ COMMITTED: a read returns the current rows, and
-// missing rows are not locked.
-func (s *backend) transactOnce(ctx context.Context, fn func(tx *sql.Tx) error) error {
-	tx, err := s.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
-	if err != nil {
-		return err
-	}
-	defer tx.Rollback() //nolint:errcheck // after a commit it does nothing
-	if err := fn(tx); err != nil {
-		return err
-	}
-	return tx.Commit()
-}
-
 // deadLetter holds the columns of a dead letter that a replay needs.
 type deadLetter struct {
 	id  waybill.ID
@@ -49,16 +24,24 @@ type deadLetter struct {
 // Replay implements [driver.DeadLetters]. It locks the dead letters, then takes
 // their dedup keys as a producer does, and then moves the rows.
 func (s *backend) Replay(ctx context.Context, ids []waybill.ID) (store.Replayed, error) {
+	return s.replay(ctx, ids, s.retake)
+}
+
+// replay locks the dead letters among ids, and moves those that choose returns
+// to the delayed events.
+func (q *queue) replay(
+	ctx context.Context, ids []waybill.ID, choose func(context.Context, querier, []deadLetter) (store.Replayed, error),
+) (store.Replayed, error) {
 	var out store.Replayed
 	if len(ids) == 0 {
 		return out, nil
 	}
-	err := s.transact(ctx, func(tx *sql.Tx) error {
-		letters, err := s.lockDead(ctx, tx, ids)
+	err := q.transact(ctx, func(tx *sql.Tx) error {
+		letters, err := q.lockDead(ctx, tx, ids)
 		if err != nil {
 			return err
 		}
-		if out, err = s.retake(ctx, tx, letters); err != nil {
+		if out, err = choose(ctx, tx, letters); err != nil {
 			return err
 		}
 		// One time for all, so that they are in the order of seq.
@@ -67,7 +50,7 @@ func (s *backend) Replay(ctx context.Context, ids []waybill.ID) (store.Replayed,
 			return err
 		}
 		for part := range parts(out.IDs, maxIDs) {
-			for _, statement := range []string{fill(s.sql.replay, "{now}", utc(now)), s.sql.dropDead} {
+			for _, statement := range []string{fill(q.sql.replay, "{now}", utc(now)), q.sql.dropDead} {
 				if _, err := tx.ExecContext(ctx, fill(statement, "{ids}", idList(part))); err != nil {
 					return err
 				}
@@ -90,13 +73,13 @@ func readClock(ctx context.Context, q querier) (time.Time, error) {
 
 // lockDead locks the given events that are dead, in the order of their ids, and
 // returns them, the oldest first.
-func (s *backend) lockDead(ctx context.Context, tx querier, ids []waybill.ID) ([]deadLetter, error) {
+func (q *queue) lockDead(ctx context.Context, tx querier, ids []waybill.ID) ([]deadLetter, error) {
 	var letters []deadLetter
 	for part := range parts(sortedIDs(ids), maxIDs) {
 		var id scanID
 		var seq int64
 		var tenant, key []byte
-		err := each(ctx, tx, fill(s.sql.lockDead, "{ids}", idList(part)), nil, func() {
+		err := each(ctx, tx, fill(q.sql.lockDead, "{ids}", idList(part)), nil, func() {
 			letters = append(letters, deadLetter{waybill.ID(id), seq, dedupKey{string(tenant), string(key)}})
 		}, &id, &seq, &tenant, &key)
 		if err != nil {
@@ -175,14 +158,23 @@ func (s *backend) pending(ctx context.Context, tx querier, letters []deadLetter)
 	return pending, nil
 }
 
-// Discard implements [driver.DeadLetters].
+// Discard implements [driver.DeadLetters]. Discarded events leave no trace: the
+// history is complete only for younger ones.
 func (s *backend) Discard(ctx context.Context, ids []waybill.ID) ([]waybill.ID, error) {
-	return s.changeRows(ctx, ids, true, change{s.sql.lockDeadIDs, s.sql.dropDead})
+	return s.discard(ctx, ids, s.moveHistoryFrom)
+}
+
+// discard deletes dead letters. In the same transaction it calls gone, if set,
+// with the creation time of the newest of them.
+func (q *queue) discard(
+	ctx context.Context, ids []waybill.ID, gone func(context.Context, querier, time.Time) error,
+) ([]waybill.ID, error) {
+	return q.changeRows(ctx, ids, gone, change{q.sql.lockDeadIDs, q.sql.dropDead})
 }
 
 // Unblock implements [driver.DeadLetters].
-func (s *backend) Unblock(ctx context.Context, ids []waybill.ID) ([]waybill.ID, error) {
-	return s.changeRows(ctx, ids, false, change{s.sql.lockHolding[0], s.sql.unblock[0]}, change{s.sql.lockHolding[1], s.sql.unblock[1]})
+func (q *queue) Unblock(ctx context.Context, ids []waybill.ID) ([]waybill.ID, error) {
+	return q.changeRows(ctx, ids, nil, change{q.sql.lockHolding[0], q.sql.unblock[0]}, change{q.sql.lockHolding[1], q.sql.unblock[1]})
 }
 
 // change is a pair of statements: lock locks rows and returns their ids and
@@ -190,15 +182,16 @@ func (s *backend) Unblock(ctx context.Context, ids []waybill.ID) ([]waybill.ID, 
 type change struct{ lock, run string }
 
 // changeRows runs changes in one transaction and returns the changed events, in
-// the order of ids. If gone is set, the rows are deleted for good, and
-// changeRows records that the history is incomplete for events of that age and
-// older.
-func (s *backend) changeRows(ctx context.Context, ids []waybill.ID, gone bool, changes ...change) ([]waybill.ID, error) {
+// the order of ids. It then calls after, if set, with the creation time of the
+// newest of them, in the same transaction.
+func (q *queue) changeRows(
+	ctx context.Context, ids []waybill.ID, after func(context.Context, querier, time.Time) error, changes ...change,
+) ([]waybill.ID, error) {
 	if len(ids) == 0 {
 		return nil, nil
 	}
 	var done map[waybill.ID]bool
-	err := s.transact(ctx, func(tx *sql.Tx) error {
+	err := q.transact(ctx, func(tx *sql.Tx) error {
 		done = make(map[waybill.ID]bool, len(ids))
 		var newest int64
 		for _, c := range changes {
@@ -210,10 +203,10 @@ func (s *backend) changeRows(ctx context.Context, ids []waybill.ID, gone bool, c
 				newest = max(newest, written)
 			}
 		}
-		if !gone || len(done) == 0 {
+		if after == nil || len(done) == 0 {
 			return nil
 		}
-		return s.moveHistoryFrom(ctx, tx, time.UnixMicro(newest))
+		return after(ctx, tx, time.UnixMicro(newest))
 	})
 	if err != nil {
 		return nil, err

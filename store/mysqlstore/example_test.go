@@ -88,4 +88,10 @@ func ExampleStore_MigrationSQL() {
 	// DROP PROCEDURE `shop`.`events_guard_lanes`;
 	// DROP PROCEDURE IF EXISTS `shop`.`events_settle`;
 	// DROP PROCEDURE IF EXISTS `shop`.`events_settle`;
+	// CREATE TABLE IF NOT EXISTS `shop`.`events_destination` (
+	// CREATE TABLE IF NOT EXISTS `shop`.`events_backlog` (
+	// CREATE TABLE IF NOT EXISTS `shop`.`events_backlog_delayed` (
+	// CREATE TABLE IF NOT EXISTS `shop`.`events_backlog_dead` (
+	// DROP PROCEDURE IF EXISTS `shop`.`events_settle_divert`;
+	// DROP PROCEDURE IF EXISTS `shop`.`events_settle_backlog`;
 }

@@ -147,3 +147,25 @@ func testInTxTellsTheTruth(t *testing.T) {
 		t.Errorf("%d rows", n)
 	}
 }
+
+// TestNewTablesRefuseOtherLanes: the tables that a migration creates refuse an
+// event in a lane that does not exist, or in the lane of another aggregate.
+func TestNewTablesRefuseOtherLanes(t *testing.T) { onBoth(t, testNewTablesRefuseOtherLanes) }
+
+func testNewTablesRefuseOtherLanes(t *testing.T) {
+	db, _ := openDB(t, nil)
+	writer := newStore(t, db)
+	if _, err := writer.Migrate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	write(t, writer, db, event("first"), event(""))
+	for what, change := range map[string]string{
+		"a lane that does not exist":    "UPDATE waybill_outbox SET lane = 32 WHERE aggregate_id IS NULL",
+		"a negative lane":               "UPDATE waybill_outbox SET lane = -1 WHERE aggregate_id IS NULL",
+		"the lane of another aggregate": "UPDATE waybill_outbox SET lane = (lane + 1) % 32 WHERE aggregate_id = 'first'",
+	} {
+		if _, err := db.ExecContext(t.Context(), change); err == nil {
+			t.Errorf("an event is in %s", what)
+		}
+	}
+}

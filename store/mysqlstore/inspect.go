@@ -23,18 +23,24 @@ func (s *backend) Stats(ctx context.Context) (store.Stats, error) {
 		return store.Stats{}, s.explain(err)
 	}
 	defer tx.Rollback() //nolint:errcheck // nothing was written
-	var st store.Stats
-	var now int64
-	var oldest sql.NullInt64
-	err = each(ctx, tx, s.sql.stats, nil, nil, &now, &st.Ready, &oldest, &st.Scheduled, &st.Failed, &st.MaxAttempts, &st.Dead, &st.Holding)
+	st, err := readStats(ctx, tx, s.sql.stats)
 	if err != nil {
 		return store.Stats{}, s.explain(err)
 	}
-	st.Now, st.Oldest = time.UnixMicro(now).UTC(), timeOf(oldest)
 	if st.Membership, err = s.membership(ctx, tx, st.Now); err != nil {
 		return store.Stats{}, s.explain(err)
 	}
 	return st, nil
+}
+
+// readStats returns the counts of a queue.
+func readStats(ctx context.Context, q querier, query string) (store.Stats, error) {
+	var st store.Stats
+	var now int64
+	var oldest sql.NullInt64
+	err := each(ctx, q, query, nil, nil, &now, &st.Ready, &oldest, &st.Scheduled, &st.Failed, &st.MaxAttempts, &st.Dead, &st.Holding)
+	st.Now, st.Oldest = time.UnixMicro(now).UTC(), timeOf(oldest)
+	return st, err
 }
 
 // membership returns the nodes that are live at the time now.
@@ -66,8 +72,8 @@ func timeOf(at sql.NullInt64) time.Time {
 
 // filtered returns the condition for rows of a state that match a filter, and
 // its arguments. Columns are binary, so texts compare as bytes.
-func filtered(state store.State, f store.Filter) (where string, args []any, err error) {
-	if state < 0 || int(state) >= len(places) {
+func (q *queue) filtered(state store.State, f store.Filter) (where string, args []any, err error) {
+	if state < 0 || int(state) >= len(q.places) {
 		return "", nil, fmt.Errorf("mysqlstore: unknown state %v", state)
 	}
 	if f.NoTenant {
@@ -86,62 +92,65 @@ func filtered(state store.State, f store.Filter) (where string, args []any, err 
 		conditions = append(conditions, `COALESCE(tenant_id, '') = ''`)
 	}
 	if f.Untried {
-		conditions = append(conditions, places[state].attempts+` = 0`)
+		conditions = append(conditions, q.places[state].attempts+` = 0`)
 	}
 	if f.Holding {
-		conditions = append(conditions, places[state].holds+` = 1`)
+		conditions = append(conditions, q.places[state].holds+` = 1`)
 	}
 	if f.Failed {
-		conditions = append(conditions, places[state].attempts+` > 0`)
+		conditions = append(conditions, q.places[state].attempts+` > 0`)
 	}
 	return strings.Join(conditions, ` AND `), args, nil
 }
 
 // Count implements [driver.Inspector].
-func (s *backend) Count(ctx context.Context, state store.State, f store.Filter) (int64, error) {
-	where, args, err := filtered(state, f)
+func (q *queue) Count(ctx context.Context, state store.State, f store.Filter) (int64, error) {
+	where, args, err := q.filtered(state, f)
 	if err != nil {
 		return 0, err
 	}
 	var n int64
-	if err := each(ctx, s.db, fill(s.sql.count[state], "{fits}", where), args, nil, &n); err != nil {
-		return 0, s.explain(err)
+	if err := each(ctx, q.db, fill(q.sql.count[state], "{fits}", where), args, nil, &n); err != nil {
+		return 0, q.explain(err)
 	}
 	return n, nil
 }
 
 // List implements [driver.Inspector]. Only ready rows have an index on seq
 // alone: the other tables are scanned.
-func (s *backend) List(ctx context.Context, state store.State, f store.Filter, after int64, limit int) ([]store.Record, error) {
-	where, args, err := filtered(state, f)
+func (q *queue) List(ctx context.Context, state store.State, f store.Filter, after int64, limit int) ([]store.Record, error) {
+	where, args, err := q.filtered(state, f)
 	if err != nil {
 		return nil, err
 	}
-	query := fill(fill(s.sql.list[state], "{fits}", where), "{after}", strconv.FormatInt(after, 10))
-	records, err := s.records(ctx, fill(query, "{limit}", strconv.Itoa(max(limit, 0))), args...)
+	query := fill(fill(q.sql.list[state], "{fits}", where), "{after}", strconv.FormatInt(after, 10))
+	records, err := q.records(ctx, fill(query, "{limit}", strconv.Itoa(max(limit, 0))), args...)
 	slices.SortFunc(records, func(a, b store.Record) int { return cmp.Compare(a.Seq, b.Seq) })
 	return records, err
 }
 
 // Find implements [driver.Inspector]. One statement reads all tables, so an
 // event that moves is found in its old or its new table.
-func (s *backend) Find(ctx context.Context, id waybill.ID) ([]store.Record, error) {
-	return s.records(ctx, fill(s.sql.find, "{id}", hexID(id)))
+func (q *queue) Find(ctx context.Context, id waybill.ID) ([]store.Record, error) {
+	return q.records(ctx, fill(q.sql.find, "{id}", hexID(id)))
 }
 
 // records reads whole rows with their state.
-func (s *backend) records(ctx context.Context, query string, args ...any) ([]store.Record, error) {
+func (q *queue) records(ctx context.Context, query string, args ...any) ([]store.Record, error) {
 	var records []store.Record
 	var state store.State
 	var ended sql.NullInt64
 	var rec eventrow.Record
-	dest := append(append([]any{&state}, rec.DelayedDest()...), &ended)
-	err := each(ctx, s.db, query, args, func() {
-		records = append(records, store.Record{Row: rec.Decode(), State: state, EndedAt: timeOf(ended)})
+	final := false
+	dest := append([]any{&state}, q.rowDest(&rec, &final, &ended)...)
+	err := each(ctx, q.db, query, args, func() {
+		record := store.Record{Row: rec.Decode(), State: state, EndedAt: timeOf(ended)}
+		record.Final = final
+		records = append(records, record)
 		rec.Reset()
 	}, dest...)
 	if err != nil {
-		return nil, s.explain(err)
+		return nil, q.explain(err)
 	}
 	return records, nil
 }

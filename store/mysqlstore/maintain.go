@@ -22,7 +22,7 @@ func (s *backend) Purge(ctx context.Context, state store.State, age time.Duratio
 	}
 	purge := s.sql.purgeHistory
 	if state == store.Dead {
-		purge = s.sql.purgeDead
+		purge = s.queue.sql.purgeDead
 	}
 	var purged int64
 	err := s.transact(ctx, func(tx *sql.Tx) error {
@@ -124,7 +124,7 @@ func (s *backend) MakeReady(ctx context.Context, limit int) (int, error) {
 	moved := 0
 	err := s.transact(ctx, func(tx *sql.Tx) error {
 		moved = 0
-		if err := each(ctx, tx, s.sql.lockHeartbeat, nil, nil, new(sql.RawBytes)); err != nil {
+		if err := s.lockNodes(ctx, tx); err != nil {
 			return err
 		}
 		if err := s.noRelay(ctx, tx); err != nil {

@@ -1,24 +1,13 @@
 package mysqlstore
 
-import (
-	"strconv"
-
-	"github.com/waybillhq/waybill"
-	"github.com/waybillhq/waybill/store"
-)
+import "github.com/waybillhq/waybill"
 
 // operateStatements holds the SQL that inspects the outbox, handles dead
 // letters and maintains the tables.
 type operateStatements struct {
 	lateProven, late, finish         string
 	stats, nodes, lanes              string
-	find                             string
-	count, list                      [4]string
-	lockDead, replay                 string
-	lockDeadIDs, dropDead            string
-	lockHolding, unblock             [2]string // dead, delayed
-	purgeHistory, purgeDead          string
-	moveHistoryFrom                  string
+	purgeHistory, moveHistoryFrom    string
 	oldReady                         string
 	lockHeartbeat, dueNow            string
 	makeReady, dropMoved             string
@@ -26,7 +15,7 @@ type operateStatements struct {
 	keyPage, forgetNodes, liveRelay  string
 	lockTables, laneGuards           string
 	freeLane, guardLane              string
-	rehash                           [3]string
+	rehash                           [6]string
 	lanesNow, raiseEpochs, dropLanes string
 	insertLanes, readSetting         string
 }
@@ -47,41 +36,6 @@ const (
 // and an ordered event is in the lane of its aggregate.
 const laneGuard = `lane >= 0 AND lane < {modulus} AND (` + unordered + `
  OR lane = CONV(LEFT(SHA2(CONCAT(COALESCE(tenant_id, ''), 0x1f, aggregate_type, 0x1f, aggregate_id), 256), 8), 16, 10) % {modulus})`
-
-// place describes how the rows of a state are stored.
-type place struct {
-	table string
-	// more lists the columns after the event's own: due time, attempts, replay,
-	// holds, last error, end time.
-	more string
-	// keys are the columns that identify a row; join compares them.
-	keys, join string
-	// index is the index in the order of seq; without one, the table is scanned
-	// and only the keys are sorted.
-	index string
-	// attempts and holds are the columns that filters use.
-	attempts, holds string
-}
-
-const (
-	byKey    = `o.lane = k.lane AND o.seq = k.seq`
-	byID     = `o.id = k.id`
-	byNumber = `o.number = k.number`
-	tried    = `o.attempts, o.replay, o.holds, CAST(o.last_error AS BINARY), `
-)
-
-var places = [...]place{
-	store.Ready: {"{outbox}", micros + `o.available_at), 0, 0, 0, NULL, NULL`, `lane, seq`, byKey, `FORCE INDEX (seq)`, `0`, `0`},
-	store.Delayed: {
-		"{delayed}", micros + `o.due_at), ` + tried + `NULL`, `id`, byID, ``, `attempts`, `holds`,
-	},
-	store.Dead: {
-		"{dead}", `NULL, ` + tried + micros + `o.died_at)`, `id`, byID, ``, `attempts`, `holds`,
-	},
-	store.Delivered: {
-		"{history}", `NULL, o.attempts, o.replay, 0, NULL, ` + micros + `o.done_at)`, `number`, byNumber, ``, `attempts`, `0`,
-	},
-}
 
 func newOperateStatements(r func(string) string) operateStatements {
 	s := operateStatements{
@@ -105,20 +59,8 @@ FROM (SELECT COUNT(*) AS n, COALESCE(SUM(attempts > 0), 0) AS failed, COALESCE(M
 		lanes: r(`SELECT l.lane, l.owner, EXISTS (SELECT 1 FROM {node} AS n WHERE n.id = l.owner AND n.expires_at > TIMESTAMP'{now}'), l.epoch
 FROM {lane} AS l ORDER BY l.lane`),
 
-		// Primary key of dead, or delayed, up to unblock.
-		lockDead: r(`SELECT o.id, o.seq, COALESCE(o.tenant_id, ''), COALESCE(o.dedup_key, '') FROM ` + idTable + `
-STRAIGHT_JOIN {dead} AS o FORCE INDEX (PRIMARY) ON o.id = UNHEX(k.id) FOR UPDATE /*!80001 OF o */`),
-		// A replayed ordered event holds its aggregate, so that it keeps its
-		// place before later events.
-		replay: r(`INSERT INTO {delayed} (lane, seq, {events}, created_at, due_at, attempts, replay, holds, last_error)
-SELECT o.lane, o.seq, {o.events}, o.created_at, TIMESTAMP'{now}', 0, o.replay + 1, COALESCE(o.aggregate_id, '') <> '', o.last_error
-FROM ` + idTable + ` STRAIGHT_JOIN {dead} AS o FORCE INDEX (PRIMARY) ON o.id = UNHEX(k.id)`),
-		lockDeadIDs: r(`SELECT o.id, ` + micros + `o.created_at) FROM ` + idTable + ` STRAIGHT_JOIN {dead} AS o FORCE INDEX (PRIMARY) ON o.id = UNHEX(k.id) FOR UPDATE /*!80001 OF o */`),
-		dropDead:    r(`DELETE o FROM ` + idTable + ` STRAIGHT_JOIN {dead} AS o FORCE INDEX (PRIMARY) ON o.id = UNHEX(k.id)`),
-
-		// The index done_at of history, and died_at of dead.
+		// The index done_at of history.
 		purgeHistory: r(`DELETE FROM {history} WHERE done_at < TIMESTAMP'{before}' ORDER BY done_at LIMIT {limit}`),
-		purgeDead:    r(`DELETE FROM {dead} WHERE died_at < TIMESTAMP'{before}' ORDER BY died_at LIMIT {limit}`),
 		// Times are UTC texts of equal length and sort chronologically; "never"
 		// sorts after all of them.
 		moveHistoryFrom: r(`INSERT INTO {setting} (name, value) VALUES ('history_from', '{from}')
@@ -149,7 +91,8 @@ ORDER BY d.tenant_id, d.dedup_key LIMIT {limit}`),
 		liveRelay: r(`SELECT relay FROM {node} WHERE expires_at > UTC_TIMESTAMP(6) LIMIT 1`),
 		// Under LOCK TABLES a statement may name a table only once, and only by
 		// its own name.
-		lockTables: r(`LOCK TABLES {outbox} WRITE, {delayed} WRITE, {dead} WRITE, {lane} WRITE, {node} WRITE, {setting} WRITE`),
+		lockTables: r(`LOCK TABLES {outbox} WRITE, {delayed} WRITE, {dead} WRITE, {backlog} WRITE, {backlog_delayed} WRITE, {backlog_dead} WRITE,
+ {lane} WRITE, {node} WRITE, {setting} WRITE`),
 		// The names of constraints. Not every server lets a session that has
 		// locked tables query them.
 		laneGuards: r(`SELECT constraint_name FROM information_schema.table_constraints WHERE table_name = '{prefix}outbox'
@@ -165,22 +108,9 @@ ORDER BY d.tenant_id, d.dedup_key LIMIT {limit}`),
 	for i, table := range []string{"{outbox}", "{delayed}", "{dead}"} {
 		s.rehash[i] = r(`UPDATE ` + table + ` SET lane = ` + laneExpression + ` WHERE lane <> ` + laneExpression)
 	}
-	for i, table := range []string{"{dead}", "{delayed}"} {
-		s.lockHolding[i] = r(`SELECT o.id, ` + micros + `o.created_at) FROM ` + idTable + ` STRAIGHT_JOIN ` + table + ` AS o FORCE INDEX (PRIMARY)
-ON o.id = UNHEX(k.id) WHERE o.holds = 1 FOR UPDATE /*!80001 OF o */`)
-		s.unblock[i] = r(`UPDATE ` + idTable + ` STRAIGHT_JOIN ` + table + ` AS o FORCE INDEX (PRIMARY) ON o.id = UNHEX(k.id) SET o.holds = 0`)
-	}
-	for state, p := range places {
-		s.count[state] = r(`SELECT COUNT(*) FROM ` + p.table + ` WHERE {fits}`)
-		whole := `SELECT ` + strconv.Itoa(state) + ` AS state, ` + readColumns + `, ` + p.more
-		s.list[state] = r(whole + ` FROM (SELECT ` + p.keys + ` FROM ` + p.table + ` ` + p.index + ` WHERE seq > {after} AND {fits}
- ORDER BY seq LIMIT {limit}) AS k STRAIGHT_JOIN ` + p.table + ` AS o FORCE INDEX (PRIMARY) ON ` + p.join)
-		if state > 0 {
-			s.find += "\nUNION ALL "
-		}
-		// Unique id of outbox, primary keys of delayed and dead, index id of
-		// history.
-		s.find += r(whole + ` FROM ` + p.table + ` AS o WHERE o.id = UNHEX('{id}')`)
+	// A row of a backlog keeps its base; see sqlstore.BaseLane.
+	for i, table := range []string{"{backlog}", "{backlog_delayed}", "{backlog_dead}"} {
+		s.rehash[3+i] = r(`UPDATE ` + table + ` SET lane = lane DIV 1024 * 1024 + (` + laneExpression + `) WHERE lane % 1024 <> ` + laneExpression)
 	}
 	return s
 }

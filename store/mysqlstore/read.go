@@ -15,52 +15,64 @@ import (
 )
 
 // page reads whole rows, with a statement whose first row is the clock row.
-func (s *backend) page(ctx context.Context, query string, args ...any) (driver.Page, error) {
+func (q *queue) page(ctx context.Context, query string, args ...any) (driver.Page, error) {
 	var p driver.Page
 	var rec eventrow.Record
-	dest := rec.DelayedDest()
-	err := each(ctx, s.db, query, args, func() {
+	final := false
+	dest := q.rowDest(&rec, &final)
+	err := eachUntil(ctx, q.db, query, args, func() error {
 		row := rec.Decode()
+		row.Final = final
 		rec.Reset()
 		if row.Lane < 0 {
 			p.Now = row.CreatedAt
-			return
+			return nil
 		}
-		p.Rows = append(p.Rows, row)
+		return p.Add(row)
 	}, dest...)
 	if err != nil {
-		return driver.Page{}, s.explain(err)
+		return driver.Page{}, q.explain(err)
 	}
 	return p, nil
 }
 
+// addPage adds the rows of another page.
+func addPage(p *driver.Page, more driver.Page) error {
+	for _, row := range more.Rows {
+		if err := p.Add(row); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // Fetch implements [driver.Reader]. The server needs as long to plan one SELECT
-// per lane as to read dozens of rows. While there is no backlog, one SELECT
+// per lane as to read dozens of rows. While few rows are ready, one SELECT
 // therefore reads all ranges: fewer rows than the limit are all that exist.
-func (s *backend) Fetch(ctx context.Context, from []driver.Cursor, limit int) (driver.Page, error) {
+func (q *queue) Fetch(ctx context.Context, from []driver.Cursor, limit int) (driver.Page, error) {
 	if len(from) == 0 {
-		return s.clock(ctx)
+		return q.clock(ctx)
 	}
 	read := func(pages string) (driver.Page, error) {
-		p, err := s.page(ctx, fill(s.sql.fetch, "{pages}", pages))
+		p, err := q.page(ctx, fill(q.sql.fetch, "{pages}", pages))
 		eventrow.Sort(p.Rows, func(r *store.Row) store.Key { return r.Key })
 		return p, err
 	}
-	if len(from) > 1 && !s.backlog.Load() {
-		if p, err := read(overall(s.sql.fetchPage, from, limit)); err != nil || len(p.Rows) < limit {
+	if len(from) > 1 && !q.deep.Load() {
+		if p, err := read(overall(q.sql.fetchPage, from, limit)); err != nil || len(p.Rows) < limit {
 			return p, err
 		}
 	}
-	p, err := read(perLane(s.sql.fetchPage, from, limit))
+	p, err := read(perLane(q.sql.fetchPage, from, limit))
 	if err == nil && len(from) > 1 {
-		s.backlog.Store(len(p.Rows) >= limit)
+		q.deep.Store(len(p.Rows) >= limit)
 	}
 	return p, err
 }
 
 // clock returns a page without rows, only with the time.
-func (s *backend) clock(ctx context.Context) (driver.Page, error) {
-	return s.page(ctx, clockRow)
+func (q *queue) clock(ctx context.Context) (driver.Page, error) {
+	return q.page(ctx, q.sql.clock)
 }
 
 // perLane returns one SELECT per cursor, joined by UNION ALL.
@@ -86,7 +98,7 @@ func overall(statement string, from []driver.Cursor, limit int) string {
 }
 
 // Sweep implements [driver.Reader].
-func (s *backend) Sweep(ctx context.Context, from []driver.Cursor, limit int) ([]driver.RowRef, error) {
+func (q *queue) Sweep(ctx context.Context, from []driver.Cursor, limit int) ([]driver.RowRef, error) {
 	if len(from) == 0 {
 		return nil, nil
 	}
@@ -96,27 +108,27 @@ func (s *backend) Sweep(ctx context.Context, from []driver.Cursor, limit int) ([
 	var agg aggregate
 	read := func(query string) error {
 		seen = nil
-		return each(ctx, s.db, query, nil, func() {
+		return each(ctx, q.db, query, nil, func() {
 			sight.ID, sight.Aggregate = waybill.ID(id), agg.decode()
 			seen = append(seen, sight)
 		}, &sight.Lane, &sight.Seq, &id, &agg.tenant, &agg.kind, &agg.id)
 	}
 	// As in Fetch: fewer rows than the limit are all that exist.
-	err := read(overall(s.sql.sweep, from, limit))
+	err := read(overall(q.sql.sweep, from, limit))
 	if err == nil && len(from) > 1 && len(seen) >= limit {
-		err = read(perLane(s.sql.sweep, from, limit))
+		err = read(perLane(q.sql.sweep, from, limit))
 	}
 	if err != nil {
-		return nil, s.explain(err)
+		return nil, q.explain(err)
 	}
 	eventrow.Sort(seen, func(sight *driver.RowRef) store.Key { return sight.Key })
 	return seen, nil
 }
 
 // Load implements [driver.Reader].
-func (s *backend) Load(ctx context.Context, keys []store.Key) (driver.Page, error) {
+func (q *queue) Load(ctx context.Context, keys []store.Key) (driver.Page, error) {
 	if len(keys) == 0 {
-		return s.clock(ctx)
+		return q.clock(ctx)
 	}
 	var p driver.Page
 	for part := range parts(keys, maxIDs) {
@@ -125,11 +137,13 @@ func (s *backend) Load(ctx context.Context, keys []store.Key) (driver.Page, erro
 			appendKey(&list, int64(k.Lane), k.Seq)
 		}
 		list.WriteByte(']')
-		more, err := s.page(ctx, fill(s.sql.load, "{keys}", list.String()))
+		more, err := q.page(ctx, fill(q.sql.load, "{keys}", list.String()))
+		if err == nil {
+			err = addPage(&p, more)
+		}
 		if err != nil {
 			return driver.Page{}, err
 		}
-		p.Rows = append(p.Rows, more.Rows...)
 		if p.Now.IsZero() {
 			p.Now = more.Now
 		}
@@ -156,11 +170,11 @@ type dueKey struct {
 // across the lanes would carry all their payloads through a sort on disk. Most
 // of the time few events are delayed: one SELECT reads all their keys, without
 // one per lane.
-func (s *backend) Due(ctx context.Context, lanes []int, limit int) (driver.Page, error) {
+func (q *queue) Due(ctx context.Context, lanes []int, limit int) (driver.Page, error) {
 	if len(lanes) == 0 {
-		return s.clock(ctx)
+		return q.clock(ctx)
 	}
-	keys, p, err := s.dueKeys(ctx, lanes, limit)
+	keys, p, err := q.dueKeys(ctx, lanes, limit)
 	if err != nil {
 		return driver.Page{}, err
 	}
@@ -169,11 +183,14 @@ func (s *backend) Due(ctx context.Context, lanes []int, limit int) (driver.Page,
 		for i, k := range part {
 			ids[i] = k.id
 		}
-		more, err := s.page(ctx, fill(s.sql.due, "{ids}", idList(ids)))
+		more, err := q.page(ctx, fill(q.sql.due, "{ids}", idList(ids)))
+		if err == nil {
+			err = addPage(&p, more)
+		}
 		if err != nil {
 			return driver.Page{}, err
 		}
-		p.Rows, p.Now = append(p.Rows, more.Rows...), more.Now
+		p.Now = more.Now
 	}
 	slices.SortFunc(p.Rows, func(a, b store.Row) int {
 		return cmp.Or(a.DueAt.Compare(b.DueAt), cmp.Compare(a.Seq, b.Seq))
@@ -187,17 +204,17 @@ const fewDelayed = 64
 
 // dueKeys returns the keys of due events, the longest due first, and a page
 // without rows that has the times.
-func (s *backend) dueKeys(ctx context.Context, lanes []int, limit int) (keys []dueKey, p driver.Page, err error) {
+func (q *queue) dueKeys(ctx context.Context, lanes []int, limit int) (keys []dueKey, p driver.Page, err error) {
 	numbers, selects := make([]string, len(lanes)), make([]string, len(lanes))
 	for i, lane := range lanes {
 		numbers[i] = strconv.Itoa(lane)
-		selects[i] = fill(fill(s.sql.dueKeys, "{number}", numbers[i]), "{limit}", strconv.Itoa(max(limit, 0)))
+		selects[i] = fill(fill(q.sql.dueKeys, "{number}", numbers[i]), "{limit}", strconv.Itoa(max(limit, 0)))
 	}
 	var k dueKey
 	var kind, delayed int
 	read := func(query string) error {
 		keys, p, delayed = nil, driver.Page{}, 0
-		return each(ctx, s.db, query, nil, func() {
+		return each(ctx, q.db, query, nil, func() {
 			at := time.UnixMicro(k.at).UTC()
 			switch kind {
 			case keyClock:
@@ -213,12 +230,12 @@ func (s *backend) dueKeys(ctx context.Context, lanes []int, limit int) (keys []d
 			delayed++
 		}, &k.at, &k.seq, (*scanID)(&k.id), &kind)
 	}
-	err = read(s.sql.dueClock + fill(s.sql.fewDelayed, "{numbers}", strings.Join(numbers, ", ")))
+	err = read(q.sql.dueClock + fill(q.sql.fewDelayed, "{numbers}", strings.Join(numbers, ", ")))
 	if err == nil && delayed > fewDelayed {
-		err = read(s.sql.dueClock + strings.Join(selects, "\nUNION ALL "))
+		err = read(q.sql.dueClock + strings.Join(selects, "\nUNION ALL "))
 	}
 	if err != nil {
-		return nil, driver.Page{}, s.explain(err)
+		return nil, driver.Page{}, q.explain(err)
 	}
 	slices.SortFunc(keys, func(a, b dueKey) int { return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.seq, b.seq)) })
 	return keys, p, nil

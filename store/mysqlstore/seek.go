@@ -25,7 +25,7 @@ func (a *aggregate) decode() store.Aggregate {
 }
 
 // Holds implements [driver.Seeker].
-func (s *backend) Holds(ctx context.Context, lanes []int) ([]driver.Hold, error) {
+func (q *queue) Holds(ctx context.Context, lanes []int) ([]driver.Hold, error) {
 	if len(lanes) == 0 {
 		return nil, nil
 	}
@@ -37,12 +37,12 @@ func (s *backend) Holds(ctx context.Context, lanes []int) ([]driver.Hold, error)
 	var h driver.Hold
 	var id scanID
 	var agg aggregate
-	err := each(ctx, s.db, fill(s.sql.holds, "{numbers}", strings.Join(numbers, ", ")), nil, func() {
+	err := each(ctx, q.db, fill(q.sql.holds, "{numbers}", strings.Join(numbers, ", ")), nil, func() {
 		h.ID, h.Aggregate = waybill.ID(id), agg.decode()
 		holds = append(holds, h)
 	}, &h.Lane, &h.Seq, &id, &agg.tenant, &agg.kind, &agg.id, &h.Dead)
 	if err != nil {
-		return nil, s.explain(err)
+		return nil, q.explain(err)
 	}
 	eventrow.Sort(holds, func(h *driver.Hold) store.Key { return h.Key })
 	return holds, nil
@@ -50,12 +50,12 @@ func (s *backend) Holds(ctx context.Context, lanes []int) ([]driver.Hold, error)
 
 // FetchAggregate implements [driver.Seeker]. It scans the whole range and skips
 // rows of other aggregates. Unordered events have no aggregate to fetch.
-func (s *backend) FetchAggregate(ctx context.Context, agg store.Aggregate, from driver.Cursor, limit int) (driver.Page, error) {
+func (q *queue) FetchAggregate(ctx context.Context, agg store.Aggregate, from driver.Cursor, limit int) (driver.Page, error) {
 	if agg.IsZero() {
-		return s.clock(ctx)
+		return q.clock(ctx)
 	}
-	keys := perLane(s.sql.followKeys, []driver.Cursor{from}, limit)
-	p, err := s.page(ctx, fill(s.sql.follow, "{keys}", keys), []byte(agg.ID), []byte(agg.Type), []byte(agg.Tenant))
+	keys := perLane(q.sql.followKeys, []driver.Cursor{from}, limit)
+	p, err := q.page(ctx, fill(q.sql.follow, "{keys}", keys), []byte(agg.ID), []byte(agg.Type), []byte(agg.Tenant))
 	eventrow.Sort(p.Rows, func(r *store.Row) store.Key { return r.Key })
 	return p, err
 }
@@ -63,21 +63,24 @@ func (s *backend) FetchAggregate(ctx context.Context, agg store.Aggregate, from 
 // FetchPriority implements [driver.Seeker]. It reads keys first, from an index
 // that covers all rows and has few columns, and then only the rows that do not
 // wait for others.
-func (s *backend) FetchPriority(ctx context.Context, from []driver.Cursor, limit int) (driver.Page, error) {
+func (q *queue) FetchPriority(ctx context.Context, from []driver.Cursor, limit int) (driver.Page, error) {
 	if len(from) == 0 || limit <= 0 {
-		return s.clock(ctx)
+		return q.clock(ctx)
 	}
-	seen, drawn, err := s.urgentKeys(ctx, from, eventrow.AheadReach*limit)
+	seen, drawn, all, err := q.urgentKeys(ctx, from, eventrow.AheadReach*limit)
 	if err != nil {
-		return driver.Page{}, s.explain(err)
+		return driver.Page{}, q.explain(err)
 	}
 	keys, _, err := eventrow.Ahead(from, seen, limit, func(c driver.Cursor, aggs []store.Aggregate) (map[store.Aggregate]int64, error) {
-		return s.plain(ctx, c, aggs)
+		return q.plain(ctx, c, aggs)
 	})
 	if err != nil {
-		return driver.Page{}, s.explain(err)
+		return driver.Page{}, q.explain(err)
 	}
-	p, err := s.Load(ctx, keys)
+	p, err := q.Load(ctx, keys)
+	if all {
+		p.Plain = eventrow.Plain(from, seen, limit)
+	}
 	for _, c := range from {
 		p.RowsScanned = max(p.RowsScanned, int(drawn-c.After))
 	}
@@ -85,8 +88,9 @@ func (s *backend) FetchPriority(ctx context.Context, from []driver.Cursor, limit
 }
 
 // urgentKeys returns the first rows with a priority of each lane, and the
-// highest seq.
-func (s *backend) urgentKeys(ctx context.Context, from []driver.Cursor, limit int) (seen []driver.RowRef, drawn int64, err error) {
+// highest seq. all reports whether it found the first ones of every lane: the
+// lanes share one limit, and many rows of one lane hide those of another.
+func (q *queue) urgentKeys(ctx context.Context, from []driver.Cursor, limit int) (seen []driver.RowRef, drawn int64, all bool, err error) {
 	first := from[0].After
 	cursor := make(map[int]driver.Cursor, len(from))
 	numbers := make([]string, len(from))
@@ -97,9 +101,9 @@ func (s *backend) urgentKeys(ctx context.Context, from []driver.Cursor, limit in
 	var id scanID
 	var agg aggregate
 	count := make(map[int]int, len(from))
-	query := fill(fill(fill(s.sql.urgentKeys, "{numbers}", strings.Join(numbers, ", ")),
+	query := fill(fill(fill(q.sql.urgentKeys, "{numbers}", strings.Join(numbers, ", ")),
 		"{first}", strconv.FormatInt(first, 10)), "{limit}", strconv.Itoa(limit*len(from)))
-	err = each(ctx, s.db, query, nil, func() {
+	err = each(ctx, q.db, query, nil, func() {
 		if sight.Lane < 0 {
 			drawn = sight.Seq
 			return
@@ -107,6 +111,7 @@ func (s *backend) urgentKeys(ctx context.Context, from []driver.Cursor, limit in
 		sight.ID, sight.Aggregate = waybill.ID(id), agg.decode()
 		seen = append(seen, sight)
 	}, &sight.Lane, &sight.Seq, &id, &agg.tenant, &agg.kind, &agg.id)
+	all = len(seen) < limit*len(from)
 	eventrow.Sort(seen, func(sight *driver.RowRef) store.Key { return sight.Key })
 	return slices.DeleteFunc(seen, func(sight driver.RowRef) bool {
 		c := cursor[sight.Lane]
@@ -115,13 +120,13 @@ func (s *backend) urgentKeys(ctx context.Context, from []driver.Cursor, limit in
 		}
 		count[sight.Lane]++
 		return count[sight.Lane] > limit
-	}), drawn, err
+	}), drawn, all, err
 }
 
 // plain returns the seq of the first row without a priority, for each aggregate
 // with one of these ids. The server sorts the ids as constants and scans the
 // range once.
-func (s *backend) plain(ctx context.Context, c driver.Cursor, aggs []store.Aggregate) (map[store.Aggregate]int64, error) {
+func (q *queue) plain(ctx context.Context, c driver.Cursor, aggs []store.Aggregate) (map[store.Aggregate]int64, error) {
 	ids := make([]string, len(aggs))
 	for i, agg := range aggs {
 		ids[i] = "X'" + hex.EncodeToString([]byte(agg.ID)) + "'"
@@ -129,8 +134,8 @@ func (s *backend) plain(ctx context.Context, c driver.Cursor, aggs []store.Aggre
 	first := make(map[store.Aggregate]int64)
 	var seq int64
 	var agg aggregate
-	query := fill(perLane(s.sql.plain, []driver.Cursor{c}, 0), "{ids}", strings.Join(ids, ", "))
-	err := each(ctx, s.db, query, nil, func() {
+	query := fill(perLane(q.sql.plain, []driver.Cursor{c}, 0), "{ids}", strings.Join(ids, ", "))
+	err := each(ctx, q.db, query, nil, func() {
 		// Without a type, an aggregate may appear under two names.
 		if known, ok := first[agg.decode()]; !ok || seq < known {
 			first[agg.decode()] = seq

@@ -106,6 +106,22 @@ SELECT 1, 'x', '', IF(n IN (3, 900, 999), 1, 0) FROM JSON_TABLE(CONCAT('[', REPE
 	}
 }
 
+// The lanes of a read share one limit of keys: a lane whose priority rows are
+// hidden by those of another lane does not count as a lane without any.
+func TestUrgentHidden(t *testing.T) { onBoth(t, testUrgentHidden) }
+
+func testUrgentHidden(t *testing.T) {
+	s, db := openStore(t, nil)
+	exec(t, db, `INSERT INTO waybill_outbox (lane, type, payload, priority)
+SELECT IF(n = 101, 1, 0), 'x', '', 1 FROM JSON_TABLE(CONCAT('[', REPEAT('0,', 100), '0]'), '$[*]' COLUMNS (n FOR ORDINALITY)) AS t`)
+	for limit, want := range map[int][]int{1: nil, 10: {2}} {
+		page, err := s.Driver().Relay.FetchPriority(t.Context(), []driver.Cursor{{Lane: 0}, {Lane: 1}, {Lane: 2}}, limit)
+		if err != nil || !slices.Equal(page.Plain, want) {
+			t.Errorf("limit %d: the lanes %v have no row with a priority, %v; want %v", limit, page.Plain, err, want)
+		}
+	}
+}
+
 // The page reports the next due time, whether or not it is full.
 func TestNextDue(t *testing.T) { onBoth(t, testNextDue) }
 

@@ -52,12 +52,25 @@ func (s *backend) Settle(ctx context.Context, settlement driver.Settlement) (dri
 	}
 	s.freeLeftover(ctx)
 	w := newWork(settlement)
+	return s.settleWork(w, func() (answer, error) {
+		args := []any{list(w.fences, fenceItem), w.doneList(), w.history, list(w.retry, retryItem), list(w.dead, deadItem), w.freeList()}
+		if len(w.divert) == 0 {
+			return s.callSettle(ctx, s.sql.settle, args...)
+		}
+		return s.callSettle(ctx, s.sql.settleDivert, append(args, w.divertList())...)
+	})
+}
+
+// settleWork settles everything in w that can be settled. call tries to settle
+// all that is left.
+func (s *backend) settleWork(w *work, call func() (answer, error)) (driver.Settled, error) {
 	for round := 0; ; round++ {
 		if len(w.fences) == 0 {
 			return driver.Settled{}, nil
 		}
-		answer, err := s.callSettle(ctx, w)
+		answer, err := call()
 		switch {
+		case number(err) == errDeadlock && w.backlogs && round < maxRounds:
 		case err != nil:
 			return driver.Settled{}, s.explain(err)
 		case answer.outcome == settled:
@@ -82,12 +95,11 @@ type answer struct {
 	ids     []waybill.ID
 }
 
-func (s *backend) callSettle(ctx context.Context, w *work) (answer, error) {
+func (s *backend) callSettle(ctx context.Context, query string, args ...any) (answer, error) {
 	var a answer
 	var lane int
 	var id scanID
-	args := []any{list(w.fences, fenceItem), w.doneList(), w.history, list(w.retry, retryItem), list(w.dead, deadItem), w.freeList()}
-	err := each(ctx, s.db, s.sql.settle, args, func() {
+	err := each(ctx, s.db, query, args, func() {
 		if id != (scanID{}) {
 			a.ids = append(a.ids, waybill.ID(id))
 		}
@@ -141,8 +153,19 @@ func (s *backend) keepLeftover(tried, left []waybill.ID) {
 type work struct {
 	fences            []driver.Lease
 	done, retry, dead []driver.Result
+	divert            []diversion
 	history           bool
 	byID              bool // find all rows by id, not by key
+	// backlogs reports that rows of backlogs are written. Operators write them,
+	// too, in another order: a deadlock is no surprise, and nothing is lost by
+	// starting over.
+	backlogs bool
+}
+
+// diversion is a diversion of an event in a lane.
+type diversion struct {
+	driver.Diversion
+	lane int
 }
 
 // newWork sorts fences and results into the order in which they are locked, so
@@ -163,9 +186,29 @@ func newWork(s driver.Settlement) *work {
 		return results
 	}
 	w.done, w.retry, w.dead = first(s.Done), first(s.Retry), first(s.Dead)
+	w.addDiversions(s.Divert)
 	w.dropUnfenced()
 	w.byID = len(w.done) < minKeys || len(w.done) > maxKeys
 	return w
+}
+
+// addDiversions adds the diversions of delivered events, in the order in which
+// the events are locked.
+func (w *work) addDiversions(diversions []driver.Diversion) {
+	if len(diversions) == 0 {
+		return
+	}
+	lanes := make(map[waybill.ID]int, len(w.done))
+	for _, r := range w.done {
+		lanes[r.ID] = r.Lane
+	}
+	for _, d := range diversions {
+		if lane, done := lanes[d.ID]; done {
+			w.divert = append(w.divert, diversion{d, lane})
+		}
+	}
+	slices.SortStableFunc(w.divert, func(a, b diversion) int { return bytes.Compare(a.ID[:], b.ID[:]) })
+	w.backlogs = true
 }
 
 // keepFences drops lost lanes and their results.
@@ -201,6 +244,7 @@ func (w *work) keep(fit func(driver.Result) bool) {
 	for _, results := range []*[]driver.Result{&w.done, &w.retry, &w.dead} {
 		*results = slices.DeleteFunc(*results, func(r driver.Result) bool { return !fit(r) })
 	}
+	w.divert = slices.DeleteFunc(w.divert, func(d diversion) bool { return !fit(driver.Result{Lane: d.lane, ID: d.ID}) })
 }
 
 // settled returns the answer after everything in w was settled.
@@ -268,6 +312,9 @@ func (w *work) freeList() []byte {
 	return list(ids, appendID)
 }
 
+// divertList lists the diversions for the procedure.
+func (w *work) divertList() []byte { return list(w.divert, divertItem) }
+
 // list encodes a list as JSON.
 func list[E any](elements []E, item func([]byte, E) []byte) []byte {
 	b := make([]byte, 0, 2+48*len(elements))
@@ -290,14 +337,27 @@ func doneItem(b []byte, r driver.Result) []byte { return append(appendKeyOf(b, r
 func retryItem(b []byte, r driver.Result) []byte {
 	b = strconv.AppendInt(append(appendKeyOf(b, r), ','), int64(r.Attempts), 10)
 	b = strconv.AppendInt(append(b, ','), r.Delay.Microseconds(), 10)
-	return appendReplay(appendVerdict(b, r), r)
+	return appendReplay(appendVerdict(b, r.Holds, r.Error), r)
 }
 
 // deadItem is [lane, id, attempts, holds, error, null, replay]: replay has the
 // same position as in retryItem.
 func deadItem(b []byte, r driver.Result) []byte {
 	b = strconv.AppendInt(append(appendKeyOf(b, r), ','), int64(r.Attempts), 10)
-	return appendReplay(append(appendVerdict(b, r), ",null"...), r)
+	return appendReplay(append(appendVerdict(b, r.Holds, r.Error), ",null"...), r)
+}
+
+// divertItem is [destination, lane, id, attempts, delay or null, final, error].
+func divertItem(b []byte, d diversion) []byte {
+	b = strconv.AppendInt(append(b, '['), int64(d.Destination), 10)
+	b = strconv.AppendInt(append(b, ','), int64(d.lane), 10)
+	b = strconv.AppendInt(append(appendID(append(b, ','), d.ID), ','), int64(d.Attempts), 10)
+	if d.Delay == 0 {
+		b = append(b, ",null"...)
+	} else {
+		b = strconv.AppendInt(append(b, ','), d.Delay.Microseconds(), 10)
+	}
+	return append(appendVerdict(b, d.Final, d.Error), ']')
 }
 
 // appendReplay ends an item with the number of replays of its row when it was
@@ -311,15 +371,16 @@ func appendKeyOf(b []byte, r driver.Result) []byte {
 	return appendID(append(b, ','), r.ID)
 }
 
-func appendVerdict(b []byte, r driver.Result) []byte {
-	holds := byte('0')
-	if r.Holds {
-		holds = '1'
+// appendVerdict appends a truth value and the text of an error.
+func appendVerdict(b []byte, is bool, reason string) []byte {
+	digit := byte('0')
+	if is {
+		digit = '1'
 	}
-	text, err := json.Marshal(driver.CutError(r.Error))
+	text, err := json.Marshal(driver.CutError(reason))
 	if err != nil {
 		panic(err) // encoding a string cannot fail
 	}
-	b = append(b, ',', holds, ',')
+	b = append(b, ',', digit, ',')
 	return append(b, text...)
 }

@@ -1,7 +1,6 @@
 package mysqlstore
 
 import (
-	"strconv"
 	"strings"
 
 	"github.com/waybillhq/waybill/internal/eventrow"
@@ -25,18 +24,14 @@ type statements struct {
 	laneStates, heartbeat         string
 	forgetNode, lanesOf           string
 	takeLanes, freeLanes          string
-	fetchPage, fetch, load        string
-	sweep, dueKeys, due           string
-	dueClock, fewDelayed          string
 	drawn, definition, writers    string
-	follow, followKeys            string
-	holds, urgentKeys             string
-	plain                         string
-	settle                        string
+	settle, settleDivert          string
+	settleBacklog                 string
 	operateStatements
 	inboxStatements
 	keyStatements
 	jobStatements
+	destinationStatements
 }
 
 // Encodings that depend neither on the session's time zone nor on the driver's
@@ -91,6 +86,8 @@ func newStatements(cfg Config) statements {
 		inboxStatements:   newInboxStatements(r),
 		keyStatements:     newKeyStatements(r),
 		jobStatements:     newJobStatements(r),
+
+		destinationStatements: newDestinationStatements(r),
 
 		facts: r(`SELECT VERSION(), @@max_allowed_packet, @@autocommit,
  COALESCE((SELECT value FROM {setting} WHERE name = 'lanes'), ''),
@@ -157,54 +154,14 @@ UNION ALL SELECT l.lane, l.epoch, l.owner, l.dirty, l.in_flight,
 		takeLanes:  r(`UPDATE {lane} SET owner = ?, epoch = epoch + 1, token = `),
 		freeLanes:  r(`UPDATE {lane} SET owner = NULL, token = NULL, dirty = ? WHERE `),
 
-		// Primary key of outbox (lane, seq), once per lane or once for all
-		// lanes.
-		fetchPage: r(`(SELECT ` + readColumns + `, ` + micros + `o.available_at), 0, 0, 0, NULL
-FROM {outbox} AS o FORCE INDEX (PRIMARY) WHERE {where} ORDER BY lane, seq LIMIT {limit})`),
-		fetch: clockRow + ` UNION ALL {pages}`,
-		// The keys come from a filtered scan that does not read payloads; the
-		// primary key then finds the whole rows.
-		follow: r(clockRow + ` UNION ALL SELECT ` + readColumns + `, ` + micros + `o.available_at), 0, 0, 0, NULL
-FROM ({keys}) AS k STRAIGHT_JOIN {outbox} AS o FORCE INDEX (PRIMARY) ON o.lane = k.lane AND o.seq = k.seq`),
-		load: r(clockRow + ` UNION ALL SELECT ` + readColumns + `, ` + micros + `o.available_at), 0, 0, 0, NULL
-FROM ` + keyTable + ` STRAIGHT_JOIN {outbox} AS o FORCE INDEX (PRIMARY) ON o.lane = k.lane AND o.seq = k.seq`),
 		// A transaction that has written, or is about to write, holds a lock.
 		drawn:      r(`SELECT COALESCE(MAX(seq), 0) FROM {outbox}`),
 		definition: r(`SHOW CREATE TABLE {outbox}`),
 		writers:    `SELECT trx_id, trx_rows_modified > 0 OR trx_lock_structs > 0, trx_query FROM information_schema.innodb_trx`,
-		sweep:      r(`(SELECT lane, seq, id, ` + aggregateColumns + ` FROM {outbox} FORCE INDEX (PRIMARY) WHERE {where} ORDER BY lane, seq LIMIT {limit})`),
-		// Primary key of outbox (lane, seq); rows of other aggregates are
-		// skipped.
-		followKeys: r(`SELECT lane, seq FROM {outbox} FORCE INDEX (PRIMARY) WHERE {where} AND aggregate_id = ? AND ` + shownType + ` = ?
- AND COALESCE(tenant_id, '') = ? ORDER BY seq LIMIT {limit}`),
-		// Index seq of outbox (seq, priority), which also contains the lane;
-		// the primary key finds the other columns.
-		urgentKeys: r(`SELECT -1 AS lane, COALESCE(MAX(seq), 0) AS seq, NULL AS id, NULL AS tenant_id, NULL AS aggregate_type, NULL AS aggregate_id FROM {outbox}
-UNION ALL SELECT o.lane, o.seq, o.id, o.tenant_id, o.aggregate_type, o.aggregate_id
-FROM (SELECT lane, seq FROM {outbox} FORCE INDEX (seq) WHERE seq > {first} AND priority > 0 AND lane IN ({numbers}) ORDER BY seq LIMIT {limit}) AS k
-STRAIGHT_JOIN {outbox} AS o FORCE INDEX (PRIMARY) ON o.lane = k.lane AND o.seq = k.seq`),
-		// Primary key of outbox (lane, seq).
-		plain: r(`SELECT ` + aggregateColumns + `, MIN(seq) FROM {outbox} FORCE INDEX (PRIMARY)
-WHERE {where} AND priority <= 0 AND aggregate_id IN ({ids}) GROUP BY ` + aggregateColumns),
-		// Index due of delayed (lane, due_at, seq), which also contains the id.
-		// The first row that is not due gives the time of the next read.
-		dueClock: `SELECT ` + micros + `UTC_TIMESTAMP(6)), 0, NULL, 2 UNION ALL `,
-		fewDelayed: r(`(SELECT ` + micros + `due_at), seq, id, due_at <= UTC_TIMESTAMP(6) FROM {delayed} FORCE INDEX (due)
- WHERE lane IN ({numbers}) LIMIT ` + strconv.Itoa(fewDelayed+1) + `)`),
-		dueKeys: r(`(SELECT ` + micros + `due_at), seq, id, 1 FROM {delayed} FORCE INDEX (due)
- WHERE lane = {number} AND due_at <= UTC_TIMESTAMP(6) ORDER BY due_at, seq LIMIT {limit})
-UNION ALL (SELECT ` + micros + `due_at), seq, id, 0 FROM {delayed} FORCE INDEX (due)
- WHERE lane = {number} AND due_at > UTC_TIMESTAMP(6) ORDER BY due_at, seq LIMIT 1)`),
-		// Primary key of delayed.
-		due: r(clockRow + ` UNION ALL SELECT ` + readColumns + `, ` + micros + `o.due_at), o.attempts, o.replay, o.holds, CAST(o.last_error AS BINARY)
-FROM ` + idTable + `
-STRAIGHT_JOIN {delayed} AS o FORCE INDEX (PRIMARY) ON o.id = UNHEX(k.id) WHERE o.due_at <= UTC_TIMESTAMP(6)`),
 
-		// Index holds (lane, holds) of each table.
-		holds: r(`SELECT lane, seq, id, ` + aggregateColumns + `, 0 FROM {delayed} FORCE INDEX (holds) WHERE lane IN ({numbers}) AND holds = 1
-UNION ALL SELECT lane, seq, id, ` + aggregateColumns + `, 1 FROM {dead} FORCE INDEX (holds) WHERE lane IN ({numbers}) AND holds = 1`),
-
-		settle: r(`CALL {settle}(?, ?, ?, ?, ?, ?)`),
+		settle:        r(`CALL {settle}(?, ?, ?, ?, ?, ?)`),
+		settleDivert:  r(`CALL {settle_divert}(?, ?, ?, ?, ?, ?, ?)`),
+		settleBacklog: r(`CALL {settle_backlog}(?, ?, ?, ?, ?, ?)`),
 	}
 }
 

@@ -29,10 +29,11 @@ func New(db *sql.DB, cfg Config) (*Store, error) {
 		return nil, err
 	}
 	b := &backend{
-		db: db, cfg: cfg, sql: newStatements(cfg), leftover: make(map[waybill.ID]struct{}),
+		sql: newStatements(cfg), leftover: make(map[waybill.ID]struct{}),
 		inserts: make(map[shape]*sql.Stmt), wanted: make(map[shape]*sql.Stmt),
-		sessions: make(map[*sql.Tx]*written),
+		sessions: make(map[*sql.Tx]*written), backlogs: make(map[int]*backlog),
 	}
+	b.init(db, cfg, layout{})
 	return &Store{backend: b, roles: driver.RolesOf[*sql.Tx](b)}, nil
 }
 

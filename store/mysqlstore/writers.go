@@ -106,7 +106,7 @@ var autoIncrement = regexp.MustCompile(`\n\)[^\n]* AUTO_INCREMENT=(\d+)[^\n]*(?:
 // assigned. The highest seq in the table is not that number: delivered rows are
 // deleted. Only the definition shows the current counter on both servers;
 // information_schema of MySQL shows a copy that is up to a day old.
-func (s *backend) issued(ctx context.Context, conn *sql.Conn) (int64, error) {
+func (s *backend) issued(ctx context.Context, conn querier) (int64, error) {
 	var table, definition string
 	if err := each(ctx, conn, s.sql.definition, nil, func() {}, &table, &definition); err != nil {
 		return 0, err

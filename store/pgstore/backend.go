@@ -43,11 +43,15 @@ var (
 
 	_ driver.RetryClassifier   = (*pgxBackend)(nil)
 	_ driver.Watcher           = (*pgxBackend)(nil)
+	_ driver.Backlogs          = (*pgxBackend)(nil)
+	_ driver.Restorer          = (*pgxBackend)(nil)
 	_ driver.Migrator          = (*pgxBackend)(nil)
 	_ driver.Complete[*sql.Tx] = (*sqlBackend)(nil)
 	_ driver.SQLAppender       = (*sqlBackend)(nil)
 	_ driver.RetryClassifier   = (*sqlBackend)(nil)
 	_ driver.Watcher           = (*sqlBackend)(nil)
+	_ driver.Backlogs          = (*sqlBackend)(nil)
+	_ driver.Restorer          = (*sqlBackend)(nil)
 	_ driver.Migrator          = (*sqlBackend)(nil)
 )
 
@@ -57,6 +61,12 @@ type core struct {
 	db  database
 	cfg Config
 	sql statements
+	// backlog means that the statements are those of a destination's backlog.
+	backlog bool
+	// backlogs are the backlogs by the number of their destination; muBacklogs
+	// guards them.
+	muBacklogs sync.Mutex
+	backlogs   map[int]*backlog
 	// textual reports that the driver sends columns as text, so they are
 	// scanned.
 	textual atomic.Bool

@@ -62,11 +62,30 @@ func (c Config) complete() (Config, error) {
 // objects are the names that statements put in braces, tables first.
 var objects = []string{
 	"outbox", "delayed", "dead", "history", "dedup", "lane", "node", "inbox", "idempotency", "job", "job_sent", "setting", "migration",
+	"destination", "backlog", "backlog_delayed", "backlog_dead",
 	"history_rest", "outbox_seq", "lane_of", "lane_count", "choose_lane", "inbox_of",
 }
 
 // replacer replaces the names in braces with the configured names.
 func (c Config) replacer() *strings.Replacer {
+	return strings.NewReplacer(c.names()...)
+}
+
+// backlogReplacer is replacer for the statements of a destination's backlog:
+// the tables of the outbox are those of the backlogs, and {low} and {high} are
+// the first and the last of the lanes that the destination's rows have there.
+func (c Config) backlogReplacer(number int) *strings.Replacer {
+	low := sqlstore.BaseLane(number)
+	pairs := []string{"{low}", strconv.Itoa(low), "{high}", strconv.Itoa(low + sqlstore.MaxLanes - 1), "{number}", strconv.Itoa(number)}
+	for table, backlog := range map[string]string{"outbox": "backlog", "delayed": "backlog_delayed", "dead": "backlog_dead"} {
+		pairs = append(pairs, "{"+table+"}", sqlname.Quote(`"`, c.Schema, c.Prefix+backlog))
+	}
+	// Of two replacements of a name, the first one applies.
+	return strings.NewReplacer(append(pairs, c.names()...)...)
+}
+
+// names are the pairs of a replacer.
+func (c Config) names() []string {
 	lanes := c.Lanes
 	if lanes == 0 {
 		lanes = sqlstore.DefaultLanes
@@ -75,5 +94,5 @@ func (c Config) replacer() *strings.Replacer {
 	for _, name := range objects {
 		pairs = append(pairs, "{"+name+"}", sqlname.Quote(`"`, c.Schema, c.Prefix+name))
 	}
-	return strings.NewReplacer(pairs...)
+	return pairs
 }

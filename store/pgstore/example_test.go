@@ -81,4 +81,8 @@ func ExampleStore_MigrationSQL() {
 	// CREATE TABLE "messaging"."waybill_idempotency" (
 	// CREATE TABLE "messaging"."waybill_job" (
 	// CREATE TABLE "messaging"."waybill_job_sent" (
+	// CREATE TABLE "messaging"."waybill_destination" (
+	// CREATE TABLE "messaging"."waybill_backlog" (
+	// CREATE TABLE "messaging"."waybill_backlog_delayed" (
+	// CREATE TABLE "messaging"."waybill_backlog_dead" (
 }

@@ -3,6 +3,7 @@ package pgstore
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
@@ -207,7 +208,7 @@ func (c *core) records(ctx context.Context, state *store.State, behind []any, qu
 	err = collect(rows, err, func() error {
 		out = append(out, store.Record{Row: rec.decode(), State: *state, EndedAt: time.Time(ended)})
 		return nil
-	}, append(append(rec.dest(c.db), &ended), behind...)...)
+	}, slices.Concat(rec.dest(c.db), []any{&ended}, c.final(&rec), behind)...)
 	if err != nil {
 		return nil, c.explain(err)
 	}

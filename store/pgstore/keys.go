@@ -42,7 +42,10 @@ func (c *core) PeekKey(ctx context.Context, id store.KeyID) (rec store.KeyRecord
 		if err != nil {
 			return store.KeyRecord{}, false, c.explain(err)
 		}
-		ok, err := c.wire(rows, peekTexts, func(v [][]byte) { found(string(v[0]), v[1], slices.Clone(v[2]), string(v[3])) })
+		ok, err := c.wire(rows, peekTexts, func(v [][]byte) error {
+			found(string(v[0]), v[1], slices.Clone(v[2]), string(v[3]))
+			return nil
+		})
 		if ok || err != nil {
 			return rec, there, err
 		}

@@ -29,10 +29,9 @@ func (s *stuck) Deliver(_ context.Context, batch []waybill.Delivery) []error {
 	return make([]error, len(batch))
 }
 
-// TestColdQueueBoundsMemory: over 32 lanes of real tables, at most ColdQueue +
-// BatchSize events that were read wait in memory while the sink does not
-// answer, in addition to the events in flight. In the end all events are
-// delivered.
+// TestColdQueueBoundsMemory: over 32 lanes of real tables, at most ColdQueue
+// events that were read wait in memory while the sink does not answer, in
+// addition to the events in flight. In the end all events are delivered.
 func TestColdQueueBoundsMemory(t *testing.T) {
 	const events, queue, batch, workers, lanes = 6000, 100, 50, 2, 32
 	pool := openPool(t, nil)
@@ -81,20 +80,20 @@ func TestColdQueueBoundsMemory(t *testing.T) {
 				}
 			}
 			wait("the sink and the queue to be full", func() bool {
-				return sink.held.Load() == workers*batch && read.Load()-sink.held.Load() >= queue && total.Load() == lanes
+				return sink.held.Load() > 0 && read.Load()-sink.held.Load() > queue/2 && total.Load() == lanes
 			})
 			before := reads.Load()
 			wait("the relay to have polled often since", func() bool { return reads.Load() >= before+20 })
-			if waiting := read.Load() - sink.held.Load(); waiting > queue+batch {
-				t.Errorf("%d events wait in memory, want at most %d", waiting, queue+batch)
+			if waiting := read.Load() - sink.held.Load(); waiting > queue {
+				t.Errorf("%d events wait in memory, want at most %d", waiting, queue)
 			}
-			if highest.Load() > queue+batch {
-				t.Errorf("at times %d events waited in memory, want at most %d", highest.Load(), queue+batch)
+			if highest.Load() > queue {
+				t.Errorf("at times %d events waited in memory, want at most %d", highest.Load(), queue)
 			}
 			close(sink.open)
 			wait("everything to be delivered", func() bool { return sink.held.Load() >= events })
-			if highest.Load() > queue+batch {
-				t.Errorf("while it drained, %d events waited in memory, want at most %d", highest.Load(), queue+batch)
+			if highest.Load() > queue {
+				t.Errorf("while it drained, %d events waited in memory, want at most %d", highest.Load(), queue)
 			}
 			cancel()
 			if err := <-done; err != nil {

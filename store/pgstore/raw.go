@@ -42,18 +42,28 @@ var rawTexts = [rawCount]bool{
 }
 
 // fetchPage reads ready rows from the wire. It reports false if the driver or
-// protocol does not send the binary format; nothing was read then.
+// protocol does not send the binary format, or for a backlog, whose rows have
+// more columns; nothing was read then.
 func (c *core) fetchPage(ctx context.Context, limit int, args ...any) (p driver.Page, ok bool, err error) {
+	if c.backlog {
+		return p, false, nil
+	}
 	// The capacity is about the size of the last page.
 	p.Rows = make([]store.Row, 0, c.pageSize.Load())
 	var d rawDecoder
-	ok, err = c.raw(ctx, limited(c.sql.fetchRaw, limit), rawTexts[:], func(values [][]byte) {
+	size := 0
+	ok, err = c.raw(ctx, limited(c.sql.fetchRaw, limit), rawTexts[:], func(values [][]byte) error {
 		if int16(binary.BigEndian.Uint16(values[0])) < 0 {
 			p.Now = rawTime(values[19])
-			return
+			return nil
+		}
+		// As Page.Add, without a copy of the row.
+		if size += len(values[16]) + len(values[18]); size > driver.MaxPageBytes && len(p.Rows) > 0 {
+			return driver.ErrPageTooLarge
 		}
 		p.Rows = append(p.Rows, store.Row{})
 		d.row(&p.Rows[len(p.Rows)-1], values)
+		return nil
 	}, args...)
 	if err != nil || !ok {
 		return driver.Page{}, ok, err
@@ -68,7 +78,10 @@ var sweepTexts = []bool{false, false, false, true, true, true}
 // sweepPage is Sweep from the wire.
 func (c *core) sweepPage(ctx context.Context, limit int, args ...any) (seen []driver.RowRef, ok bool, err error) {
 	var d refDecoder
-	ok, err = c.raw(ctx, limited(c.sql.sweep, limit), sweepTexts, func(v [][]byte) { seen = append(seen, d.ref(v)) }, args...)
+	ok, err = c.raw(ctx, limited(c.sql.sweep, limit), sweepTexts, func(v [][]byte) error {
+		seen = append(seen, d.ref(v))
+		return nil
+	}, args...)
 	return seen, ok, err
 }
 
@@ -88,7 +101,7 @@ func (d *refDecoder) ref(v [][]byte) driver.RowRef {
 
 // raw runs a statement that follows an index and calls fn with the bytes of
 // every row, as wire does.
-func (c *core) raw(ctx context.Context, query string, texts []bool, fn func([][]byte), args ...any) (ok bool, err error) {
+func (c *core) raw(ctx context.Context, query string, texts []bool, fn func([][]byte) error, args ...any) (ok bool, err error) {
 	db, ok := c.binary()
 	if !ok {
 		return false, nil
@@ -110,7 +123,7 @@ func (c *core) binary() (pgxDB, bool) {
 // wire calls fn with the bytes of every row, which are valid until fn returns.
 // It reports false if the columns do not come in the binary format; texts marks
 // the columns for which the format does not matter.
-func (c *core) wire(rows pgx.Rows, texts []bool, fn func([][]byte)) (ok bool, err error) {
+func (c *core) wire(rows pgx.Rows, texts []bool, fn func([][]byte) error) (ok bool, err error) {
 	defer rows.Close()
 	fields := rows.FieldDescriptions()
 	if len(fields) != len(texts) {
@@ -129,7 +142,9 @@ func (c *core) wire(rows pgx.Rows, texts []bool, fn func([][]byte)) (ok bool, er
 		}
 	}
 	for rows.Next() {
-		fn(rows.RawValues())
+		if err := fn(rows.RawValues()); err != nil {
+			return true, err
+		}
 	}
 	return true, c.explain(rows.Err())
 }

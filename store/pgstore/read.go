@@ -12,6 +12,39 @@ import (
 	"github.com/waybillhq/waybill/store/driver"
 )
 
+// fetchRows reads ready rows after cursors. Primary key of outbox (lane, seq).
+func fetchRows(columns string) string {
+	return `SELECT ` + columns + ` FROM (SELECT) AS once LEFT JOIN (
+  unnest($1::smallint[], $2::bigint[], $3::bigint[]) AS c(l, after, up_to)
+  CROSS JOIN LATERAL (SELECT * FROM {outbox} o WHERE o.lane = c.l AND o.seq > c.after AND o.seq <= c.up_to ORDER BY o.seq LIMIT {limit}) AS r
+) ON true`
+}
+
+// sweepKeys reads the keys of ready rows. Primary key of outbox (lane, seq).
+const sweepKeys = `SELECT lane, seq, id, ` + aggregateColumns + ` FROM unnest($1::smallint[], $2::bigint[], $3::bigint[]) AS c(l, after, up_to)
+CROSS JOIN LATERAL (
+  SELECT lane, seq, id, tenant_id, aggregate_type, aggregate_id FROM {outbox} o
+  WHERE o.lane = c.l AND o.seq > c.after AND o.seq <= c.up_to ORDER BY o.seq LIMIT {limit}
+) AS r`
+
+// loadRows reads ready rows by key. Primary key of outbox (lane, seq).
+func loadRows(columns string) string {
+	return `SELECT ` + columns + ` FROM (SELECT) AS once LEFT JOIN (
+  unnest($1::smallint[], $2::bigint[]) AS c(l, s) JOIN {outbox} r ON r.lane = c.l AND r.seq = c.s
+) ON true`
+}
+
+// dueRows reads deferred rows that are due. delayed_due_idx (lane, due_at,
+// seq), once per lane for the due events, and once for the next due time.
+const dueRows = `SELECT ` + readColumns + `, r.due_at, coalesce(r.attempts, 0), coalesce(r.replay, 0), coalesce(r.holds, false),
+ coalesce(r.last_error, ''), now(), (
+  SELECT min(n.due_at) FROM unnest($1::smallint[]) AS c(l)
+  CROSS JOIN LATERAL (SELECT d.due_at FROM {delayed} d WHERE d.lane = c.l AND d.due_at > now() ORDER BY d.due_at LIMIT 1) AS n
+) FROM (SELECT) AS once LEFT JOIN (
+  unnest($1::smallint[]) AS c(l)
+  CROSS JOIN LATERAL (SELECT * FROM {delayed} d WHERE d.lane = c.l AND d.due_at <= now() ORDER BY d.due_at, d.seq LIMIT {limit}) AS r
+) ON true ORDER BY r.due_at, r.seq LIMIT {limit}`
+
 // record receives one row of a read.
 type record struct {
 	row                 store.Row
@@ -34,6 +67,15 @@ func (r *record) dest(e encoder) []any {
 	}
 }
 
+// final returns the scan target for the column that only ready rows of a
+// backlog have.
+func (c *core) final(r *record) []any {
+	if !c.backlog {
+		return nil
+	}
+	return []any{&r.row.Final}
+}
+
 // decode returns the row that was scanned.
 func (r *record) decode() store.Row {
 	row := r.row
@@ -48,21 +90,21 @@ func (r *record) decode() store.Row {
 	return row
 }
 
-// page reads whole rows.
+// page reads whole rows that are ready.
 func (c *core) page(ctx context.Context, query string, args ...any) (driver.Page, error) {
-	return c.pageAnd(ctx, nil, query, args...)
+	var rec record
+	return c.pageAnd(ctx, &rec, c.final(&rec), query, args...)
 }
 
 // pageAnd reads whole rows and the additional columns of the statement.
-func (c *core) pageAnd(ctx context.Context, behind []any, query string, args ...any) (driver.Page, error) {
+func (c *core) pageAnd(ctx context.Context, rec *record, behind []any, query string, args ...any) (driver.Page, error) {
 	var p driver.Page
-	var rec record
 	rows, err := c.db.ordered(ctx, query, args...)
 	err = collect(rows, err, func() error {
-		if rec.lane >= 0 {
-			p.Rows = append(p.Rows, rec.decode())
+		if rec.lane < 0 {
+			return nil
 		}
-		return nil
+		return p.Add(rec.decode())
 	}, append(rec.dest(c.db), behind...)...)
 	if err != nil {
 		return driver.Page{}, c.explain(err)
@@ -119,7 +161,7 @@ func (c *core) Load(ctx context.Context, keys []store.Key) (driver.Page, error) 
 // Due implements [driver.Reader].
 func (c *core) Due(ctx context.Context, lanes []int, limit int) (driver.Page, error) {
 	var next instant
-	p, err := c.pageAnd(ctx, []any{&next}, limited(c.sql.due, limit), c.db.int16s(int16s(lanes)))
+	p, err := c.pageAnd(ctx, &record{}, []any{&next}, limited(c.sql.due, limit), c.db.int16s(int16s(lanes)))
 	if err == nil {
 		p.Next = time.Time(next)
 	}

@@ -21,11 +21,13 @@ const holdingRows = `SELECT lane, seq, id, ` + aggregateColumns + `, dead FROM (
 // statement skips the other rows of the lane, in order, until it reaches the
 // limit. The condition is a CASE because a planner that knew how rare the
 // aggregate is would collect and sort the whole lane for every page.
-const followAggregate = `SELECT ` + readColumns + `, r.available_at, 0, 0, false, '', now() FROM (SELECT) AS once LEFT JOIN (
+func followAggregate(columns string) string {
+	return `SELECT ` + columns + ` FROM (SELECT) AS once LEFT JOIN (
   SELECT * FROM {outbox} WHERE lane = $1::smallint AND seq > $2::bigint AND seq <= $3::bigint
     AND CASE WHEN aggregate_id = $6::text AND $6::text <> '' THEN ` + aggregateType + ` = $5::text AND coalesce(tenant_id, '') = $4::text ELSE false END
   ORDER BY seq LIMIT {limit}
 ) AS r ON true`
+}
 
 // urgentKeys finds events with a priority. outbox_priority_idx (lane, seq)
 // where priority > 0. Every row contains the clock, and there is always at
@@ -96,11 +98,11 @@ func (c *core) FetchPriority(ctx context.Context, from []driver.Cursor, limit in
 	if err != nil {
 		return driver.Page{}, c.explain(err)
 	}
-	if len(keys) == 0 {
-		return driver.Page{Now: now.UTC(), RowsScanned: looked}, nil
+	p := driver.Page{Now: now.UTC()}
+	if len(keys) > 0 {
+		p, err = c.Load(ctx, keys)
 	}
-	p, err := c.Load(ctx, keys)
-	p.RowsScanned = looked
+	p.Plain, p.RowsScanned = eventrow.Plain(from, seen, limit), looked
 	return p, err
 }
 

@@ -17,10 +17,17 @@ import (
 // All lanes start above the highest epoch of any lane: a lane that is removed
 // now and added later must not repeat an epoch. Events of the owner of one lane
 // may now be in any lane, so every lane becomes as dirty as the worst of them.
+//
+// In the backlogs the bits above the lane are the number of the destination,
+// and stay.
 func setLanesStatements(r func(string) string) []string {
-	statements := []string{`LOCK TABLE {outbox}, {delayed}, {dead} IN ACCESS EXCLUSIVE MODE`}
+	statements := []string{`LOCK TABLE {outbox}, {delayed}, {dead}, {backlog}, {backlog_delayed}, {backlog_dead} IN ACCESS EXCLUSIVE MODE`}
 	lane := strings.ReplaceAll(rightLane, "{n}", "$1::integer")
 	for _, table := range []string{"{outbox}", "{delayed}", "{dead}"} {
+		statements = append(statements, `UPDATE `+table+` SET lane = `+lane+` WHERE lane <> `+lane)
+	}
+	lane = `((lane >> 10) << 10) + ` + lane
+	for _, table := range []string{"{backlog}", "{backlog_delayed}", "{backlog_dead}"} {
 		statements = append(statements, `UPDATE `+table+` SET lane = `+lane+` WHERE lane <> `+lane)
 	}
 	statements = append(statements, `WITH old AS MATERIALIZED (
@@ -51,12 +58,8 @@ func (c *core) SetLanes(ctx context.Context, n int) error {
 		return fmt.Errorf("pgstore: lane count %d is not between 1 and %d", n, sqlstore.MaxLanes)
 	}
 	err := c.db.within(ctx, func(tx database) error {
-		if err := tx.exec(ctx, c.sql.lockNodes); err != nil {
-			return err
-		}
-		var live bool
-		rows, err := tx.query(ctx, c.sql.anyLive)
-		if err := collect(rows, err, func() error { return nil }, &live); err != nil {
+		live, err := c.withoutNodes(ctx, tx)
+		if err != nil {
 			return err
 		}
 		if live {

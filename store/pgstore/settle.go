@@ -41,7 +41,8 @@ func (c *core) Settle(ctx context.Context, s driver.Settlement) (driver.Settled,
 	if len(ready)+len(late) == 0 {
 		return out, nil
 	}
-	more, err := c.settle(ctx, driver.Settlement{Leases: s.Leases, History: s.History}, late, ready)
+	diverted := slices.DeleteFunc(slices.Clone(s.Divert), func(d driver.Diversion) bool { return moved[d.ID] })
+	more, err := c.settle(ctx, driver.Settlement{Leases: s.Leases, History: s.History, Divert: diverted, Durable: s.Durable}, late, ready)
 	if err != nil {
 		return driver.Settled{}, err
 	}
@@ -55,6 +56,7 @@ func (c *core) Settle(ctx context.Context, s driver.Settlement) (driver.Settled,
 func (c *core) settle(ctx context.Context, s driver.Settlement, ready, late []waybill.ID) (driver.Settled, error) {
 	k := settleKind{
 		done: len(ready) > 0, late: len(late) > 0, history: s.History && len(ready)+len(late) > 0, retry: len(s.Retry) > 0, dead: len(s.Dead) > 0,
+		divert: len(s.Divert) > 0 && len(ready)+len(late) > 0,
 	}
 	lanes, epochs, tokens := fences(s.Leases)
 	// Losing such a commit only causes a redelivery. A dead letter that came
@@ -72,6 +74,9 @@ func (c *core) settle(ctx context.Context, s driver.Settlement, ready, late []wa
 	}
 	if k.dead {
 		args = append(args, c.results(s.Dead, false)...)
+	}
+	if k.divert {
+		args = append(args, c.diversions(s.Divert)...)
 	}
 	all := len(ready) + len(late) + len(s.Retry) + len(s.Dead)
 	if all > 0 {
@@ -136,7 +141,20 @@ func (c *core) results(rs []driver.Result, delays bool) []any {
 	)
 }
 
-func column[E any](rs []driver.Result, field func(driver.Result) E) []E {
+// diversions splits diversions into columns: id, destination, attempts, delay,
+// final and error.
+func (c *core) diversions(ds []driver.Diversion) []any {
+	return []any{
+		c.db.ids(column(ds, func(d driver.Diversion) waybill.ID { return d.ID })),
+		c.db.int32s(column(ds, func(d driver.Diversion) int32 { return int32(d.Destination) })),
+		c.db.int32s(column(ds, func(d driver.Diversion) int32 { return int32(d.Attempts) })),
+		c.db.int64s(column(ds, func(d driver.Diversion) int64 { return d.Delay.Microseconds() })),
+		c.db.bools(column(ds, func(d driver.Diversion) bool { return d.Final })),
+		c.db.texts(column(ds, func(d driver.Diversion) string { return driver.CutError(d.Error) })),
+	}
+}
+
+func column[R, E any](rs []R, field func(R) E) []E {
 	out := make([]E, len(rs))
 	for i, r := range rs {
 		out[i] = field(r)

@@ -39,24 +39,36 @@ func golden(t *testing.T, name, got string) {
 }
 
 // TestSettleStatements compares the statements of all kinds of settlements with
-// testdata/settle.sql.
+// testdata/settle.sql, testdata/settle_divert.sql and
+// testdata/settle_backlog.sql.
 func TestSettleStatements(t *testing.T) {
-	statements := settleStatements(func(s string) string { return s })
+	as := func(s string) string { return s }
+	outbox, backlog := settleStatements(as), backlogSettleStatements(as)
+	golden(t, "settle.sql", settleText(outbox, func(k settleKind) bool { return !k.divert }))
+	golden(t, "settle_divert.sql", settleText(outbox, func(k settleKind) bool { return k.divert && !k.retry && !k.dead }))
+	golden(t, "settle_backlog.sql", settleText(backlog, func(k settleKind) bool { return !k.divert }))
+}
+
+// settleText returns the statements of some kinds.
+func settleText(statements map[settleKind]string, which func(settleKind) bool) string {
 	var b strings.Builder
-	for i, k := range settleKinds() {
-		if i > 0 {
+	for _, k := range settleKinds() {
+		if !which(k) {
+			continue
+		}
+		if b.Len() > 0 {
 			b.WriteString("\n")
 		}
 		b.WriteString("--")
 		for _, part := range []struct {
 			in   bool
 			name string
-		}{{k.done, "done"}, {k.late, "late"}, {k.history, "history"}, {k.retry, "retry"}, {k.dead, "dead"}} {
+		}{{k.done, "done"}, {k.late, "late"}, {k.history, "history"}, {k.retry, "retry"}, {k.dead, "dead"}, {k.divert, "divert"}} {
 			if part.in {
 				b.WriteString(" " + part.name)
 			}
 		}
 		b.WriteString("\n" + strings.ReplaceAll(statements[k], eventColumns, "{events}") + ";\n")
 	}
-	golden(t, "settle.sql", b.String())
+	return b.String()
 }

@@ -3,11 +3,14 @@ package pgstore
 import (
 	"strconv"
 	"strings"
+
+	"github.com/waybillhq/waybill/internal/sqlstore"
 )
 
 // settleKind says which parts a settlement's statement has. Missing parts cost
 // nothing. The history is a part of done and late.
-type settleKind struct{ done, late, history, retry, dead bool }
+// Diversions copy done events, so that they need done or late.
+type settleKind struct{ done, late, history, retry, dead, divert bool }
 
 // settleStatements are the statements of all kinds. Each is one autocommit
 // statement: a client that stops between a lock and its commit would block the
@@ -22,7 +25,19 @@ type settleKind struct{ done, late, history, retry, dead bool }
 func settleStatements(r func(string) string) map[settleKind]string {
 	out := make(map[settleKind]string)
 	for _, k := range settleKinds() {
-		out[k] = r(k.statement())
+		out[k] = r(k.statement(settleBuilder{}))
+	}
+	return out
+}
+
+// backlogSettleStatements are the statements for a backlog, which diverts
+// nothing.
+func backlogSettleStatements(r func(string) string) map[settleKind]string {
+	out := make(map[settleKind]string)
+	for _, k := range settleKinds() {
+		if !k.divert {
+			out[k] = r(k.statement(settleBuilder{backlog: true}))
+		}
 	}
 	return out
 }
@@ -44,15 +59,25 @@ func settleKinds() []settleKind {
 			kinds = append(kinds, k)
 		}
 	}
+	for _, k := range kinds {
+		if k.done || k.late {
+			k.divert = true
+			kinds = append(kinds, k)
+		}
+	}
 	return kinds
 }
 
 // statement returns the statement of a kind. The order of the parts is the
 // order of the arguments in core.settle.
-func (k settleKind) statement() string {
-	b := settleBuilder{columns: "lane, id, tenant_id, dedup_key"}
-	if k.history {
+func (k settleKind) statement(b settleBuilder) string {
+	switch {
+	case b.backlog:
+		b.columns = "id, created_at"
+	case k.history || k.divert:
 		b.columns = "lane, seq, " + eventColumns + ", created_at"
+	default:
+		b.columns = "lane, id, tenant_id, dedup_key"
 	}
 	b.fence()
 	if k.done {
@@ -61,10 +86,12 @@ func (k settleKind) statement() string {
 	if k.late {
 		b.late()
 	}
-	if k.done || k.late {
+	if (k.done || k.late) && !b.backlog {
 		b.keys()
 	}
-	if k.history {
+	if k.history && b.backlog {
+		b.redated()
+	} else if k.history {
 		b.history()
 	}
 	if k.retry {
@@ -72,6 +99,9 @@ func (k settleKind) statement() string {
 	}
 	if k.dead {
 		b.dead()
+	}
+	if k.divert {
+		b.divert()
 	}
 	b.answer()
 	return b.text.String()
@@ -82,6 +112,7 @@ func (k settleKind) statement() string {
 type settleBuilder struct {
 	text    strings.Builder
 	params  int
+	backlog bool     // the tables are those of the backlogs
 	columns string   // the columns of done events that the other parts need
 	gone    []string // the parts that return done events
 	moved   []string // the parts that return moved events
@@ -117,12 +148,16 @@ const laneHeld = `lane::integer = ANY(ARRAY(SELECT lane::integer FROM fence))`
 // fence has four parameters: whether the commit may be lost, and the lanes,
 // epochs and tokens of the leases.
 func (b *settleBuilder) fence() {
+	lane := "l.lane"
+	if b.backlog { // the lane in the tables of the backlogs
+		lane = "l.lane + {low} AS lane"
+	}
 	b.add(`WITH mode AS MATERIALIZED (
   SELECT set_config('synchronous_commit', CASE WHEN `, b.param("boolean"), ` THEN 'off' WHEN current = 'off' THEN 'on' ELSE current END, true)
   FROM current_setting('synchronous_commit') AS current
 ),
 fence AS MATERIALIZED (
-  SELECT l.lane FROM mode, {lane} l JOIN unnest(`, b.paramList("smallint[]", "bigint[]", "uuid[]"), `) AS f(lane, epoch, token)
+  SELECT `, lane, ` FROM mode, {lane} l JOIN unnest(`, b.paramList("smallint[]", "bigint[]", "uuid[]"), `) AS f(lane, epoch, token)
     ON l.lane = f.lane AND l.epoch = f.epoch AND l.token = f.token
   ORDER BY l.lane FOR SHARE OF l
 )`)
@@ -132,7 +167,7 @@ fence AS MATERIALIZED (
 func (b *settleBuilder) done() {
 	b.add(`, done AS (
   DELETE FROM {outbox} WHERE id = ANY(`, b.param("uuid[]"), `) AND `, laneHeld, `
-  RETURNING `, b.columns, `, 0 AS attempts, 0 AS replay
+  RETURNING `, b.columns, b.either(", 0 AS attempts, 0 AS replay", ""), `
 )`)
 	b.gone, b.moved = append(b.gone, "done"), append(b.moved, "done")
 }
@@ -141,7 +176,7 @@ func (b *settleBuilder) done() {
 func (b *settleBuilder) late() {
 	b.add(`, done_late AS (
   DELETE FROM {delayed} WHERE id = ANY(`, b.param("uuid[]"), `) AND `, laneHeld, `
-  RETURNING `, b.columns, `, attempts, replay
+  RETURNING `, b.columns, b.either(", attempts, replay", ""), `
 )`)
 	b.gone, b.moved = append(b.gone, "done_late"), append(b.moved, "done_late")
 }
@@ -167,19 +202,45 @@ func (b *settleBuilder) history() {
 )`)
 }
 
+// redated sets the delivery time of done events in the history. An event cannot
+// have been delivered before it was written, so that older partitions are
+// skipped; the day allows for a clock that was set back. A row that is locked
+// is skipped, because another destination's settlement sets the same time, or
+// the purge deletes the row: two settlements cannot deadlock. history_id_idx.
+func (b *settleBuilder) redated() {
+	b.add(`, gone AS (
+  `, b.allGone(), `
+), past AS MATERIALIZED (
+  SELECT id, done_at FROM {history} WHERE id = ANY(ARRAY(SELECT id FROM gone))
+    AND done_at >= (SELECT min(created_at) - interval '1 day' FROM gone)
+  FOR UPDATE SKIP LOCKED
+), redated AS (
+  UPDATE {history} SET done_at = clock_timestamp() WHERE id = ANY(ARRAY(SELECT id FROM past))
+    AND done_at >= (SELECT min(done_at) FROM past) AND done_at <= (SELECT max(done_at) FROM past)
+)`)
+}
+
+// either returns the text for the outbox or the text for a backlog.
+func (b *settleBuilder) either(outbox, backlog string) string {
+	if b.backlog {
+		return backlog
+	}
+	return outbox
+}
+
 // retry has six parameters: ids, attempts, delays in microseconds, holds,
 // errors and replays of retried events. A row that was replayed since it was
-// read belongs to another delivery.
+// read belongs to another delivery. A row of the outbox was never replayed.
 func (b *settleBuilder) retry() {
 	ids := b.param("uuid[]")
 	b.add(`, retry AS MATERIALIZED (
   SELECT * FROM unnest(`, ids, `, `, b.paramList("integer[]", "bigint[]", "boolean[]", "text[]", "integer[]"), `)
     AS r(id, attempts, delay, holds, error, replay)
 ), put_off AS (
-  DELETE FROM {outbox} WHERE id = ANY(`, ids, `) AND `, laneHeld, `
-  RETURNING lane, seq, `, eventColumns, `, created_at
+  DELETE FROM {outbox} WHERE id = ANY(`, ids, `) AND `, b.either("", "(id, replay) IN (SELECT id, replay FROM retry) AND "), laneHeld, `
+  RETURNING lane, seq, `, eventColumns, `, created_at`, b.either("", ", replay"), `
 ), late AS (
-  INSERT INTO {delayed} (lane, seq, `, eventColumns, `, created_at, due_at, attempts, holds, last_error)
+  INSERT INTO {delayed} (lane, seq, `, eventColumns, `, created_at`, b.either("", ", replay"), `, due_at, attempts, holds, last_error)
   SELECT p.*, clock_timestamp() + r.delay * interval '1 microsecond', r.attempts, r.holds, r.error
   FROM put_off p JOIN retry r ON r.id = p.id RETURNING lane, id
 ), again AS (
@@ -197,8 +258,8 @@ func (b *settleBuilder) dead() {
 	b.add(`, verdict AS MATERIALIZED (
   SELECT * FROM unnest(`, ids, `, `, b.paramList("integer[]", "boolean[]", "text[]", "integer[]"), `) AS v(id, attempts, holds, error, replay)
 ), given_up AS (
-  DELETE FROM {outbox} WHERE id = ANY(`, ids, `) AND `, laneHeld, `
-  RETURNING lane, seq, `, eventColumns, `, created_at, 0 AS replay
+  DELETE FROM {outbox} WHERE id = ANY(`, ids, `) AND `, b.either("", "(id, replay) IN (SELECT id, replay FROM verdict) AND "), laneHeld, `
+  RETURNING lane, seq, `, eventColumns, `, created_at, `, b.either("0 AS replay", "replay"), `
 ), given_up_late AS (
   DELETE FROM {delayed} WHERE id = ANY(`, ids, `) AND (id, replay) IN (SELECT id, replay FROM verdict) AND `, laneHeld, `
   RETURNING lane, seq, `, eventColumns, `, created_at, replay
@@ -207,11 +268,33 @@ func (b *settleBuilder) dead() {
   SELECT g.*, v.attempts, v.holds, v.error
   FROM (SELECT * FROM given_up UNION ALL SELECT * FROM given_up_late) AS g JOIN verdict v ON v.id = g.id
   RETURNING lane, id, tenant_id, dedup_key
-), dead_key AS (
+)`)
+	if !b.backlog {
+		b.add(`, dead_key AS (
   DELETE FROM {dedup} d USING buried b
   WHERE b.dedup_key IS NOT NULL AND d.tenant_id = coalesce(b.tenant_id, '') AND d.dedup_key = b.dedup_key AND d.id = b.id
 )`)
+	}
 	b.moved = append(b.moved, "buried")
+}
+
+// divert has six parameters: ids, numbers of destinations, attempts, delays in
+// microseconds, finals and errors of diversions. It copies done events to the
+// backlogs of registered destinations. An event whose id is already ready there
+// was delivered and then written again, and waits once. The destination cannot
+// be removed before the commit: its removal locks the lanes that have an owner,
+// and their fences are void afterwards.
+func (b *settleBuilder) divert() {
+	b.add(`, diverted AS (
+  INSERT INTO {backlog} (lane, seq, `, eventColumns, `, created_at, replay, available_at, attempts, final, last_error)
+  SELECT lane + number * `, strconv.Itoa(sqlstore.MaxLanes), `, seq, `, eventColumns, `, created_at, replay,
+    CASE WHEN delay > 0 THEN clock_timestamp() + delay * interval '1 microsecond' END, tried, final, error
+  FROM (`, b.allGone(), `) AS g
+  JOIN unnest(`, b.paramList("uuid[]", "integer[]", "integer[]", "bigint[]", "boolean[]", "text[]"), `)
+    AS v(event, destination, tried, delay, final, error) ON event = id
+  JOIN (SELECT number FROM {destination}) AS d ON number = destination
+  ON CONFLICT (id, lane) DO NOTHING
+)`)
 }
 
 // answer appends the final SELECT, which has one row: the lanes that are held,

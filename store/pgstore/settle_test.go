@@ -66,6 +66,7 @@ func TestDurability(t *testing.T) {
 		`CREATE TRIGGER note AFTER INSERT ON "` + schema + `".waybill_dead FOR EACH ROW EXECUTE FUNCTION "` + schema + `".note()`,
 		`CREATE TRIGGER note AFTER INSERT ON "` + schema + `".waybill_delayed FOR EACH ROW EXECUTE FUNCTION "` + schema + `".note()`,
 		`CREATE TRIGGER note AFTER DELETE ON "` + schema + `".waybill_outbox FOR EACH ROW EXECUTE FUNCTION "` + schema + `".note()`,
+		`CREATE TRIGGER gone AFTER DELETE ON "` + schema + `".waybill_delayed FOR EACH ROW EXECUTE FUNCTION "` + schema + `".note()`,
 	} {
 		if _, err := pool.Exec(t.Context(), statement); err != nil {
 			t.Fatal(err)
@@ -82,6 +83,8 @@ func TestDurability(t *testing.T) {
 		{"done", driver.Settlement{Done: result(0), History: true}, []string{"waybill_outbox off"}},
 		{"retry", driver.Settlement{Retry: result(1)}, []string{"waybill_delayed off", "waybill_outbox off"}},
 		{"retry that must last", driver.Settlement{Retry: result(2), Durable: true}, []string{"waybill_delayed on", "waybill_outbox on"}},
+		{"done in the other table", driver.Settlement{Done: result(1), History: true}, []string{"waybill_delayed off"}},
+		{"done in the other table, that must last", driver.Settlement{Done: result(2), History: true, Durable: true}, []string{"waybill_delayed on"}},
 		{"dead", driver.Settlement{Dead: result(3)}, []string{"waybill_dead on", "waybill_outbox on"}},
 	} {
 		step.s.Leases = leases

@@ -35,6 +35,8 @@ type statements struct {
 	anyLive                      string
 	setLanes                     []string
 	countLanes                   string
+	backlogStatements
+	destinationStatements
 	jobStatements
 	inboxStatements
 	keyStatements
@@ -78,6 +80,9 @@ const readColumns = `coalesce(lane, -1), coalesce(seq, 0), id, coalesce(type, ''
  coalesce(tenant_id, ''), coalesce(topic, ''), coalesce(routing_key, ''), coalesce(schema_id, ''), coalesce(schema_version, 1),
  coalesce(dedup_key, ''), coalesce(occurred_at, now()), coalesce(priority, 0), coalesce(correlation_id, ''), coalesce(causation_id, ''),
  coalesce(headers, ''), coalesce(content_type, ''), payload, coalesce(created_at, now())`
+
+// readyColumns are the columns of a ready row r of the outbox.
+const readyColumns = readColumns + `, r.available_at, 0, 0, false, '', now()`
 
 // aggregateColumns are the columns by which an event is ordered, as they read.
 // An event without an aggregate id is not ordered.
@@ -205,34 +210,15 @@ WHERE l.locktype = 'transactionid' AND l.mode = 'ExclusiveLock' AND l.granted`),
 		release: r(releaseLanes),
 		leave:   r(leaveRelay),
 
-		// Primary key of outbox (lane, seq).
-		fetch: r(`SELECT ` + readColumns + `, r.available_at, 0, 0, false, '', now() FROM (SELECT) AS once LEFT JOIN (
-  unnest($1::smallint[], $2::bigint[], $3::bigint[]) AS c(l, after, up_to)
-  CROSS JOIN LATERAL (SELECT * FROM {outbox} o WHERE o.lane = c.l AND o.seq > c.after AND o.seq <= c.up_to ORDER BY o.seq LIMIT {limit}) AS r
-) ON true`),
-		sweep: r(`SELECT lane, seq, id, ` + aggregateColumns + ` FROM unnest($1::smallint[], $2::bigint[], $3::bigint[]) AS c(l, after, up_to)
-CROSS JOIN LATERAL (
-  SELECT lane, seq, id, tenant_id, aggregate_type, aggregate_id FROM {outbox} o
-  WHERE o.lane = c.l AND o.seq > c.after AND o.seq <= c.up_to ORDER BY o.seq LIMIT {limit}
-) AS r`),
-		load: r(`SELECT ` + readColumns + `, r.available_at, 0, 0, false, '', now() FROM (SELECT) AS once LEFT JOIN (
-  unnest($1::smallint[], $2::bigint[]) AS c(l, s) JOIN {outbox} r ON r.lane = c.l AND r.seq = c.s
-) ON true`),
-		// delayed_due_idx (lane, due_at, seq), once per lane for the due
-		// events, and once for the next due time.
-		due: r(`SELECT ` + readColumns + `, r.due_at, coalesce(r.attempts, 0), coalesce(r.replay, 0), coalesce(r.holds, false),
- coalesce(r.last_error, ''), now(), (
-  SELECT min(n.due_at) FROM unnest($1::smallint[]) AS c(l)
-  CROSS JOIN LATERAL (SELECT d.due_at FROM {delayed} d WHERE d.lane = c.l AND d.due_at > now() ORDER BY d.due_at LIMIT 1) AS n
-) FROM (SELECT) AS once LEFT JOIN (
-  unnest($1::smallint[]) AS c(l)
-  CROSS JOIN LATERAL (SELECT * FROM {delayed} d WHERE d.lane = c.l AND d.due_at <= now() ORDER BY d.due_at, d.seq LIMIT {limit}) AS r
-) ON true ORDER BY r.due_at, r.seq LIMIT {limit}`),
+		fetch: r(fetchRows(readyColumns)),
+		sweep: r(sweepKeys),
+		load:  r(loadRows(readyColumns)),
+		due:   r(dueRows),
 
 		fetchRaw: r(fetchRaw),
 
 		holds:  r(holdingRows),
-		follow: r(followAggregate),
+		follow: r(followAggregate(readyColumns)),
 		urgent: r(urgentKeys),
 		plain:  r(plainRows),
 
@@ -262,8 +248,9 @@ CROSS JOIN LATERAL (
 		setLanes:     setLanesStatements(r),
 		countLanes:   r(countLanes),
 
-		jobStatements:   newJobStatements(r),
-		inboxStatements: newInboxStatements(r),
-		keyStatements:   newKeyStatements(r),
+		destinationStatements: newDestinationStatements(r),
+		jobStatements:         newJobStatements(r),
+		inboxStatements:       newInboxStatements(r),
+		keyStatements:         newKeyStatements(r),
 	}
 }

@@ -19,6 +19,7 @@ import (
 
 // backend implements every role of package driver.
 type backend struct {
+	queue     // the outbox
 	db        *sql.DB
 	cfg       Config
 	opened    bool // opened by Open: Close closes the database
@@ -28,6 +29,7 @@ type backend struct {
 	turns     turns
 
 	migrations migrations
+	backlogs   backlogs
 
 	// writer is the store's own write transaction; there is one at a time.
 	writer atomic.Pointer[writing]
@@ -47,11 +49,15 @@ var (
 	_ driver.KeyPeeker         = (*backend)(nil)
 	_ driver.RetryClassifier   = (*backend)(nil)
 	_ driver.Migrator          = (*backend)(nil)
+	_ driver.Backlogs          = (*backend)(nil)
+	_ driver.Restorer          = (*backend)(nil)
 )
 
 func newBackend(db *sql.DB, cfg Config) *backend {
 	names := cfg.replacer()
-	return &backend{db: db, cfg: cfg, sql: newStatements(names), migrations: newMigrations(names)}
+	s := &backend{db: db, cfg: cfg, sql: newStatements(names), migrations: newMigrations(names)}
+	s.queue = queue{store: s, sql: &s.sql.queueStatements}
+	return s
 }
 
 // Local implements [driver.Local].
@@ -63,7 +69,7 @@ func (s *backend) close() error {
 		return s.db.Close()
 	}
 	var errs []error
-	for _, st := range s.sql.all {
+	for _, st := range s.statements() {
 		if p := st.prepared.Swap(nil); p != nil {
 			errs = append(errs, p.Close()) //nolint:sqlclosecheck // this is the end of all of them
 		}

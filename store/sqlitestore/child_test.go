@@ -76,7 +76,7 @@ var tasks = map[string]func(ctx context.Context, c *childProcess) error{
 	// full writes until its files may not grow any more, and reports the result
 	// of each transaction.
 	"full": func(ctx context.Context, c *childProcess) error {
-		if err := limitFiles(200 << 10); err != nil {
+		if err := limitFiles(400 << 10); err != nil {
 			return err
 		}
 		for i, failed := 0, 0; failed < 20; i++ {

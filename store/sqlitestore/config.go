@@ -4,10 +4,12 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/waybillhq/waybill/internal/sqlname"
+	"github.com/waybillhq/waybill/internal/sqlstore"
 )
 
 // Config configures the tables and the wait for the write lock. The zero value
@@ -78,26 +80,56 @@ func (c Config) complete() (Config, error) {
 }
 
 // tables are the names that statements put in braces.
-var tables = []string{"outbox", "delayed", "dead", "history", "dedup", "inbox", "idempotency", "job", "job_sent", "lane", "node", "setting", "migration"}
+var tables = []string{
+	"outbox", "delayed", "dead", "history", "dedup", "inbox", "idempotency", "job", "job_sent", "lane", "node", "setting", "migration",
+	"destination", "backlog", "backlog_delayed", "backlog_dead",
+}
 
 // indexes are the names that migrations put in braces, after "index:".
 var indexes = []string{
 	"outbox_id_key", "outbox_priority_idx", "delayed_due_idx", "delayed_holds_idx", "dead_seq_idx", "dead_died_idx",
 	"dead_holds_idx", "history_id_idx", "history_done_idx", "inbox_open_idx", "inbox_done_idx",
 	"idempotency_open_idx", "idempotency_purge_idx", "job_sent_at_idx",
+	"backlog_priority_idx", "backlog_tried_idx", "backlog_delayed_due_idx", "backlog_delayed_holds_idx",
+	"backlog_dead_seq_idx", "backlog_dead_died_idx", "backlog_dead_holds_idx",
 }
 
-// replacer replaces the names in braces with the configured names.
+// replacer replaces the names in braces with the configured names, for the
+// migrations and for the statements about the outbox, all of whose rows are in
+// one lane.
 func (c Config) replacer() *strings.Replacer {
-	pairs := []string{"{prefix}", c.Prefix, "{now}", microsNow, "{new_id}", newID()}
+	return c.queueReplacer("outbox", []string{"{and_lane}", "", "{where_lane}", "", "{row_lane}", strconv.Itoa(onlyLane)})
+}
+
+// backlogReplacer is replacer for the statements about a destination's backlog:
+// the tables of the outbox are those of the backlogs, and the rows are those of
+// the destination's lane.
+func (c Config) backlogReplacer(number int) *strings.Replacer {
+	lane := strconv.Itoa(sqlstore.BaseLane(number))
+	pairs := []string{"{and_lane}", " AND lane = " + lane, "{where_lane}", " WHERE lane = " + lane, "{row_lane}", lane}
+	for table, backlog := range map[string]string{"outbox": "backlog", "delayed": "backlog_delayed", "dead": "backlog_dead"} {
+		pairs = append(pairs, "{"+table+"}", c.table(backlog))
+	}
+	return c.queueReplacer("backlog", pairs)
+}
+
+// queueReplacer replaces the names in braces, and pairs. ready is the name of
+// the table of ready events. Of two replacements of a name, the first one
+// applies.
+func (c Config) queueReplacer(ready string, pairs []string) *strings.Replacer {
+	pairs = append(pairs, "{prefix}", c.Prefix, "{now}", microsNow, "{new_id}", newID())
+	pairs = append(pairs, "{priority_idx}", sqlname.Quote(`"`, c.Prefix+ready+"_priority_idx"))
 	for _, name := range tables {
-		pairs = append(pairs, "{"+name+"}", sqlname.Quote(`"`, c.Schema, c.Prefix+name))
+		pairs = append(pairs, "{"+name+"}", c.table(name))
 	}
 	for _, name := range indexes {
-		pairs = append(pairs, "{index:"+name+"}", sqlname.Quote(`"`, c.Schema, c.Prefix+name))
+		pairs = append(pairs, "{index:"+name+"}", c.table(name))
 	}
 	return strings.NewReplacer(pairs...)
 }
+
+// table returns the quoted name of a table or of an index.
+func (c Config) table(name string) string { return sqlname.Quote(`"`, c.Schema, c.Prefix+name) }
 
 // The defaults of columns must work in SQLite 3.40 and later, because producers
 // bring their own SQLite: no unixepoch('subsec'), no unhex.

@@ -22,26 +22,26 @@ type deadLetter struct {
 
 // Replay implements [driver.DeadLetters]. It is one write transaction, so a
 // concurrent replay or discard of the same events runs before or after it.
-func (s *backend) Replay(ctx context.Context, ids []waybill.ID) (store.Replayed, error) {
+func (q *queue) Replay(ctx context.Context, ids []waybill.ID) (store.Replayed, error) {
 	var out store.Replayed
 	if len(ids) == 0 {
 		return out, nil
 	}
-	err := s.within(ctx, func(ctx context.Context, t txTarget) error {
-		letters, err := s.deadLetters(ctx, t, ids)
+	err := q.store.within(ctx, func(ctx context.Context, t txTarget) error {
+		letters, err := q.deadLetters(ctx, t, ids)
 		if err != nil {
 			return err
 		}
-		if out, err = s.retake(ctx, t, letters); err != nil {
+		if out, err = q.retake(ctx, t, letters); err != nil {
 			return err
 		}
 		// All events get one due time, so that their order is the order of seq.
 		now := micros(clock())
 		return lists(out.IDs, idArg, func(index int, args []any) error {
-			if _, err := t.exec(ctx, s.sql.replay[index], append([]any{now}, args...)...); err != nil {
+			if _, err := t.exec(ctx, q.sql.replay[index], append([]any{now}, args...)...); err != nil {
 				return err
 			}
-			return s.changed(ctx, t, s.sql.discard[index], args, func(waybill.ID, int64) {})
+			return changed(ctx, t, q.sql.discard[index], args, func(waybill.ID, int64) {})
 		})
 	})
 	if err != nil {
@@ -51,10 +51,10 @@ func (s *backend) Replay(ctx context.Context, ids []waybill.ID) (store.Replayed,
 }
 
 // deadLetters returns the dead letters among the events, oldest first.
-func (s *backend) deadLetters(ctx context.Context, t txTarget, ids []waybill.ID) ([]deadLetter, error) {
+func (q *queue) deadLetters(ctx context.Context, t txTarget, ids []waybill.ID) ([]deadLetter, error) {
 	found := make(map[waybill.ID]deadLetter, len(ids))
 	err := lists(ids, idArg, func(index int, args []any) error {
-		rows, err := t.query(ctx, s.sql.deadKeys[index], args...)
+		rows, err := t.query(ctx, q.sql.deadKeys[index], args...)
 		return eachRow(rows, err, func(rows *sql.Rows) error {
 			var l deadLetter
 			if err := rows.Scan((*scanID)(&l.id), &l.seq, &l.tenant, &l.key); err != nil {
@@ -75,13 +75,13 @@ func (s *backend) deadLetters(ctx context.Context, t txTarget, ids []waybill.ID)
 // retake takes the dedup keys of dead letters again and returns the dead
 // letters that can be replayed. It refuses a dead letter whose key is taken,
 // and one whose id is also pending because a producer used the id twice.
-func (s *backend) retake(ctx context.Context, t txTarget, letters []deadLetter) (store.Replayed, error) {
+func (q *queue) retake(ctx context.Context, t txTarget, letters []deadLetter) (store.Replayed, error) {
 	var out store.Replayed
 	ids := make([]waybill.ID, len(letters))
 	for i, l := range letters {
 		ids[i] = l.id
 	}
-	pending, err := s.presentIn(ctx, t, ids)
+	pending, err := q.presentIn(ctx, t, ids)
 	if err != nil {
 		return out, err
 	}
@@ -89,12 +89,12 @@ func (s *backend) retake(ctx context.Context, t txTarget, letters []deadLetter) 
 		holder := l.id
 		free := !pending[l.id]
 		if free && l.key != "" {
-			n, err := affected(t.exec(ctx, s.sql.takeKey, l.tenant, l.key, l.id[:]))
+			n, err := affected(t.exec(ctx, q.store.sql.takeKey, l.tenant, l.key, l.id[:]))
 			if err != nil {
 				return out, err
 			}
 			if free = n == 1; !free {
-				rows, err := t.query(ctx, s.sql.keyHolder, l.tenant, l.key)
+				rows, err := t.query(ctx, q.store.sql.keyHolder, l.tenant, l.key)
 				if _, err := scanOne(rows, err, (*scanID)(&holder)); err != nil {
 					return out, err
 				}
@@ -109,30 +109,31 @@ func (s *backend) retake(ctx context.Context, t txTarget, letters []deadLetter) 
 	return out, nil
 }
 
-// Discard implements [driver.DeadLetters].
-func (s *backend) Discard(ctx context.Context, ids []waybill.ID) ([]waybill.ID, error) {
-	return s.updateByID(ctx, ids, true, s.sql.discard)
+// Discard implements [driver.DeadLetters]. The outbox has recorded the events
+// of a backlog.
+func (q *queue) Discard(ctx context.Context, ids []waybill.ID) ([]waybill.ID, error) {
+	return q.updateByID(ctx, ids, !q.isBacklog(), q.sql.discard)
 }
 
 // Unblock implements [driver.DeadLetters].
-func (s *backend) Unblock(ctx context.Context, ids []waybill.ID) ([]waybill.ID, error) {
-	return s.updateByID(ctx, ids, false, s.sql.unblockDead, s.sql.unblockDelayed)
+func (q *queue) Unblock(ctx context.Context, ids []waybill.ID) ([]waybill.ID, error) {
+	return q.updateByID(ctx, ids, false, q.sql.unblockDead, q.sql.unblockDelayed)
 }
 
 // updateByID runs statements that return the changed events, each for all ids,
-// and returns the changed ids in the order of ids. If rows are deleted, it
+// and returns the changed ids in the order of ids. If events are gone then, it
 // records that for events of their age "not found" does not prove "never
 // committed".
-func (s *backend) updateByID(ctx context.Context, ids []waybill.ID, gone bool, ways ...[]*statement) ([]waybill.ID, error) {
+func (q *queue) updateByID(ctx context.Context, ids []waybill.ID, gone bool, ways ...[]*statement) ([]waybill.ID, error) {
 	if len(ids) == 0 {
 		return nil, nil
 	}
 	done := make(map[waybill.ID]bool, len(ids))
-	err := s.within(ctx, func(ctx context.Context, t txTarget) error {
+	err := q.store.within(ctx, func(ctx context.Context, t txTarget) error {
 		var newest int64
 		for _, way := range ways {
 			err := lists(ids, idArg, func(index int, args []any) error {
-				return s.changed(ctx, t, way[index], args, func(id waybill.ID, written int64) {
+				return changed(ctx, t, way[index], args, func(id waybill.ID, written int64) {
 					done[id], newest = true, max(newest, written)
 				})
 			})
@@ -143,7 +144,7 @@ func (s *backend) updateByID(ctx context.Context, ids []waybill.ID, gone bool, w
 		if !gone || len(done) == 0 {
 			return nil
 		}
-		return s.moveHistoryFrom(ctx, t, time.UnixMicro(newest))
+		return q.store.moveHistoryFrom(ctx, t, time.UnixMicro(newest))
 	})
 	if err != nil {
 		return nil, err
@@ -153,7 +154,7 @@ func (s *backend) updateByID(ctx context.Context, ids []waybill.ID, gone bool, w
 
 // changed calls fn with each id that a statement returns, and the time at which
 // the event was written.
-func (s *backend) changed(ctx context.Context, t txTarget, st *statement, args []any, fn func(id waybill.ID, written int64)) error {
+func changed(ctx context.Context, t txTarget, st *statement, args []any, fn func(id waybill.ID, written int64)) error {
 	rows, err := t.query(ctx, st, args...)
 	return eachRow(rows, err, func(rows *sql.Rows) error {
 		var id waybill.ID

@@ -107,4 +107,5 @@ func ExampleNew() {
 	// 2 inbox
 	// 3 keys
 	// 4 jobs
+	// 5 backlogs
 }

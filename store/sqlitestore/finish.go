@@ -63,7 +63,7 @@ func (s *backend) finish(ctx context.Context, t txTarget, done []waybill.Deliver
 			dropped = append(dropped, result)
 		}
 	}
-	w := settling{store: s, t: t, now: clock(), held: []int{onlyLane}}
+	w := settling{queue: &s.queue, t: t, now: clock(), held: []int{onlyLane}}
 	if err := w.done(ctx, kept, true); err != nil || len(dropped) == 0 {
 		return err
 	}

@@ -12,16 +12,19 @@ import (
 
 // Stats implements [driver.Inspector]. It reads everything in one transaction,
 // so the numbers are consistent.
-func (s *backend) Stats(ctx context.Context) (store.Stats, error) {
+func (q *queue) Stats(ctx context.Context) (store.Stats, error) {
 	st := store.Stats{Now: clock()}
-	err := s.reading(ctx, func(t txTarget) error {
+	err := q.store.reading(ctx, func(t txTarget) error {
 		var oldest sql.NullInt64
-		rows, err := t.query(ctx, s.sql.stats)
+		rows, err := t.query(ctx, q.sql.stats)
 		if _, err := scanOne(rows, err, &st.Ready, &oldest, &st.Scheduled, &st.Failed, &st.MaxAttempts, &st.Dead, &st.Holding); err != nil {
 			return err
 		}
 		st.Oldest = timeOf(oldest)
-		st.Membership, err = s.membership(ctx, t, st.Now)
+		if q.isBacklog() {
+			return nil
+		}
+		st.Membership, err = q.store.membership(ctx, t, st.Now)
 		return err
 	})
 	if err != nil {
@@ -45,7 +48,7 @@ func (s *backend) reading(ctx context.Context, fn func(t txTarget) error) error 
 
 // known returns an error for an unknown state.
 func known(state store.State) error {
-	if state < 0 || int(state) >= len(places) {
+	if state < store.Ready || state > store.Delivered {
 		return fmt.Errorf("sqlitestore: unknown state %v", state)
 	}
 	return nil
@@ -64,58 +67,66 @@ func filterArgs(f store.Filter) []any {
 	return []any{f.Type, f.AggregateType, f.AggregateID, tenant, f.Holding, failed}
 }
 
-// Count implements [driver.Inspector].
-func (s *backend) Count(ctx context.Context, state store.State, f store.Filter) (int64, error) {
-	if err := known(state); err != nil {
+// Count implements [driver.Inspector]. A backlog has no delivered rows.
+func (q *queue) Count(ctx context.Context, state store.State, f store.Filter) (int64, error) {
+	if err := known(state); err != nil || q.sql.count[state] == nil {
 		return 0, err
 	}
-	if err := s.ready(ctx, s.db); err != nil {
+	if err := q.store.ready(ctx, q.store.db); err != nil {
 		return 0, err
 	}
 	var n int64
-	rows, err := s.query(ctx, s.sql.count[state], filterArgs(f)...)
+	rows, err := q.store.query(ctx, q.sql.count[state], filterArgs(f)...)
 	if _, err := scanOne(rows, err, &n); err != nil {
-		return 0, s.explain(err)
+		return 0, q.store.explain(err)
 	}
 	return n, nil
 }
 
 // List implements [driver.Inspector]. Delayed and delivered rows have no index
 // on seq, so List scans their tables.
-func (s *backend) List(ctx context.Context, state store.State, f store.Filter, after int64, limit int) ([]store.Record, error) {
-	if err := known(state); err != nil {
+func (q *queue) List(ctx context.Context, state store.State, f store.Filter, after int64, limit int) ([]store.Record, error) {
+	if err := known(state); err != nil || q.sql.list[state] == nil {
 		return nil, err
 	}
-	return s.records(ctx, s.sql.list[state], append(filterArgs(f), after, max(limit, 0))...)
+	return q.records(ctx, q.sql.list[state], append(filterArgs(f), after, max(limit, 0))...)
 }
 
 // Find implements [driver.Inspector]. One statement searches all tables, so
 // Find sees an event that moves before or after the move, not in between.
-func (s *backend) Find(ctx context.Context, id waybill.ID) ([]store.Record, error) {
-	return s.records(ctx, s.sql.find, id[:])
+func (q *queue) Find(ctx context.Context, id waybill.ID) ([]store.Record, error) {
+	return q.records(ctx, q.sql.find, id[:])
 }
 
 // records reads whole rows with their state.
-func (s *backend) records(ctx context.Context, st *statement, args ...any) ([]store.Record, error) {
-	if err := s.ready(ctx, s.db); err != nil {
+func (q *queue) records(ctx context.Context, st *statement, args ...any) ([]store.Record, error) {
+	if err := q.store.ready(ctx, q.store.db); err != nil {
 		return nil, err
 	}
 	var list []store.Record
 	var state store.State
 	var record eventrow.Record
 	var ended sql.NullInt64
-	dest := append(append([]any{&state}, record.DelayedDest()...), &ended)
-	rows, err := s.query(ctx, st, args...)
+	var final bool
+	dest := append([]any{&state}, record.DelayedDest()...)
+	if q.isBacklog() {
+		dest = append(dest, &final)
+	}
+	dest = append(dest, &ended)
+	rows, err := q.store.query(ctx, st, args...)
 	err = eachRow(rows, err, func(rows *sql.Rows) error {
 		record.Reset()
 		if err := rows.Scan(dest...); err != nil {
 			return fmt.Errorf("row cannot be read: %w", err)
 		}
-		list = append(list, store.Record{Row: record.Decode(), State: state, EndedAt: timeOf(ended)})
+		row := record.Decode()
+		row.Lane -= q.base
+		row.Final = final
+		list = append(list, store.Record{Row: row, State: state, EndedAt: timeOf(ended)})
 		return nil
 	})
 	if err != nil {
-		return nil, s.explain(err)
+		return nil, q.store.explain(err)
 	}
 	return list, nil
 }

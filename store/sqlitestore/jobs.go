@@ -48,7 +48,7 @@ ON CONFLICT (job, key_id) DO UPDATE SET event_id = ?3, sent_at = ?4`)
  (SELECT key_id FROM {job_sent} WHERE job = ?1 AND sent_at < ?2 ORDER BY sent_at LIMIT ?3)`)
 	// history_done_idx for the span, and for each event the primary key of
 	// inbox.
-	p := places[store.Delivered]
+	p := places(shapeOfOutbox)[store.Delivered]
 	s.unrecorded = one(`SELECT ` + strconv.Itoa(int(store.Delivered)) + `, ` + rowColumns + `, ` + p.more + ` FROM ` + p.table + ` AS h
 WHERE h.done_at >= ?2 AND h.done_at < ?3 AND (h.done_at, h.id) > (?2, ?4)
  AND NOT EXISTS (SELECT 1 FROM {inbox} AS i WHERE i.consumer_group = ?1 AND i.dedup_id = h.id) ORDER BY h.done_at, h.id LIMIT ?5`)

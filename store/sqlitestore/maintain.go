@@ -79,7 +79,7 @@ func (s *backend) PurgeWritten(ctx context.Context, age time.Duration, limit int
 		if err := s.noRelay(ctx, t, now); err != nil {
 			return err
 		}
-		w := settling{store: s, t: t, now: now}
+		w := settling{queue: &s.queue, t: t, now: now}
 		args := []any{micros(now.Add(-age)), max(limit, 0)}
 		if err := w.drop(ctx, s.sql.purgeReady, args, func(waybill.ID) { purged++ }); err != nil || purged == 0 {
 			return err

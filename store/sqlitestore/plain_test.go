@@ -187,7 +187,7 @@ func TestSeqIsNeverReused(t *testing.T) {
 // an index, and none sorts.
 func TestPlans(t *testing.T) {
 	db := open(t, sqlitestore.Config{})
-	args := make([]any, 100)
+	args := make([]any, 400)
 	for i := range args {
 		args[i] = i
 	}

@@ -18,13 +18,13 @@ import (
 const onlyLane = 0
 
 // Fetch implements [driver.Reader].
-func (s *backend) Fetch(ctx context.Context, from []driver.Cursor, limit int) (driver.Page, error) {
+func (q *queue) Fetch(ctx context.Context, from []driver.Cursor, limit int) (driver.Page, error) {
 	page := driver.Page{Now: clock()}
 	for _, c := range from {
 		if c.Lane != onlyLane {
 			continue
 		}
-		if err := s.read(ctx, &page, s.sql.fetch, []any{c.After, upTo(c), limit}, scanReady); err != nil {
+		if err := q.read(ctx, &page, q.sql.fetch, []any{c.After, upTo(c), limit}, q.scanReady()); err != nil {
 			return driver.Page{}, err
 		}
 	}
@@ -32,13 +32,13 @@ func (s *backend) Fetch(ctx context.Context, from []driver.Cursor, limit int) (d
 }
 
 // Sweep implements [driver.Reader].
-func (s *backend) Sweep(ctx context.Context, from []driver.Cursor, limit int) ([]driver.RowRef, error) {
+func (q *queue) Sweep(ctx context.Context, from []driver.Cursor, limit int) ([]driver.RowRef, error) {
 	var seen []driver.RowRef
 	for _, c := range from {
 		if c.Lane != onlyLane {
 			continue
 		}
-		some, err := s.sight(ctx, s.sql.sweep, c.After, upTo(c), limit)
+		some, err := q.sight(ctx, q.sql.sweep, c.After, upTo(c), limit)
 		if err != nil {
 			return nil, err
 		}
@@ -48,12 +48,12 @@ func (s *backend) Sweep(ctx context.Context, from []driver.Cursor, limit int) ([
 }
 
 // sight reads keys and aggregates.
-func (s *backend) sight(ctx context.Context, st *statement, args ...any) ([]driver.RowRef, error) {
-	if err := s.ready(ctx, s.db); err != nil {
+func (q *queue) sight(ctx context.Context, st *statement, args ...any) ([]driver.RowRef, error) {
+	if err := q.store.ready(ctx, q.store.db); err != nil {
 		return nil, err
 	}
 	var seen []driver.RowRef
-	rows, err := s.query(ctx, st, args...)
+	rows, err := q.store.query(ctx, st, args...)
 	err = eachRow(rows, err, func(rows *sql.Rows) error {
 		sight := driver.RowRef{Key: store.Key{Lane: onlyLane}}
 		var agg aggregate
@@ -65,13 +65,13 @@ func (s *backend) sight(ctx context.Context, st *statement, args ...any) ([]driv
 		return nil
 	})
 	if err != nil {
-		return nil, s.explain(err)
+		return nil, q.store.explain(err)
 	}
 	return seen, nil
 }
 
 // Load implements [driver.Reader].
-func (s *backend) Load(ctx context.Context, keys []store.Key) (driver.Page, error) {
+func (q *queue) Load(ctx context.Context, keys []store.Key) (driver.Page, error) {
 	page := driver.Page{Now: clock()}
 	ids := make(map[int64]waybill.ID, len(keys))
 	seqs := make([]int64, 0, len(keys))
@@ -85,7 +85,7 @@ func (s *backend) Load(ctx context.Context, keys []store.Key) (driver.Page, erro
 	slices.Sort(seqs)
 	seqs = slices.Compact(seqs)
 	err := lists(seqs, func(seq int64) any { return seq }, func(index int, args []any) error {
-		return s.read(ctx, &page, s.sql.load[index], args, scanReady)
+		return q.read(ctx, &page, q.sql.load[index], args, q.scanReady())
 	})
 	if err != nil {
 		return driver.Page{}, err
@@ -95,21 +95,21 @@ func (s *backend) Load(ctx context.Context, keys []store.Key) (driver.Page, erro
 }
 
 // Due implements [driver.Reader].
-func (s *backend) Due(ctx context.Context, lanes []int, limit int) (driver.Page, error) {
+func (q *queue) Due(ctx context.Context, lanes []int, limit int) (driver.Page, error) {
 	page := driver.Page{Now: clock()}
 	if !slices.Contains(lanes, onlyLane) {
 		return page, nil
 	}
-	if err := s.read(ctx, &page, s.sql.due, []any{micros(page.Now), limit}, scanDelayed); err != nil {
+	if err := q.read(ctx, &page, q.sql.due, []any{micros(page.Now), limit}, scanDelayed); err != nil {
 		return driver.Page{}, err
 	}
 	// Events that are committed between the two reads are not missed. An event
 	// that is due is as late as an event that is committed after both reads; an
 	// event that is not due is seen here.
 	var next sql.NullInt64
-	rows, err := s.query(ctx, s.sql.nextDue, micros(page.Now))
+	rows, err := q.store.query(ctx, q.sql.nextDue, micros(page.Now))
 	if _, err := scanOne(rows, err, &next); err != nil {
-		return driver.Page{}, s.explain(err)
+		return driver.Page{}, q.store.explain(err)
 	}
 	page.Next = timeOf(next)
 	return page, nil
@@ -133,13 +133,34 @@ func timeOf(at sql.NullInt64) time.Time {
 	return time.UnixMicro(at.Int64).UTC()
 }
 
-// scanReady reads a row of outbox. A due time in the past counts as none.
-func scanReady(record *eventrow.Record) (dest []any, decode func(now time.Time) store.Row) {
+// scan returns the scan targets of a row, and the function that decodes it.
+type scan func(record *eventrow.Record) (dest []any, decode func(now time.Time) store.Row)
+
+// scanReady returns the scan of a ready row.
+func (q *queue) scanReady() scan {
+	if q.isBacklog() {
+		return scanBacklog
+	}
+	return scanOutbox
+}
+
+// scanOutbox reads a row of outbox. A due time in the past counts as none.
+func scanOutbox(record *eventrow.Record) (dest []any, decode func(now time.Time) store.Row) {
 	return record.ReadyDest(), func(now time.Time) store.Row {
 		row := record.Decode()
 		if !row.DueAt.After(now) {
 			row.DueAt, row.Event.AvailableAt = time.Time{}, time.Time{}
 		}
+		return row
+	}
+}
+
+// scanBacklog reads a row of backlog.
+func scanBacklog(record *eventrow.Record) (dest []any, decode func(now time.Time) store.Row) {
+	final := new(bool)
+	return append(record.DelayedDest(), final), func(time.Time) store.Row {
+		row := record.Decode()
+		row.Final = *final
 		return row
 	}
 }
@@ -150,27 +171,25 @@ func scanDelayed(record *eventrow.Record) (dest []any, decode func(now time.Time
 }
 
 // read appends the rows of a statement to page.
-func (s *backend) read(
-	ctx context.Context, page *driver.Page, st *statement, args []any,
-	scan func(*eventrow.Record) (dest []any, decode func(now time.Time) store.Row),
-) error {
-	if err := s.ready(ctx, s.db); err != nil {
+func (q *queue) read(ctx context.Context, page *driver.Page, st *statement, args []any, scan scan) error {
+	if err := q.store.ready(ctx, q.store.db); err != nil {
 		return err
 	}
 	var record eventrow.Record
 	// dest points into record, which stays in place.
 	dest, decode := scan(&record)
-	rows, err := s.query(ctx, st, args...)
+	rows, err := q.store.query(ctx, st, args...)
 	err = eachRow(rows, err, func(rows *sql.Rows) error {
 		record.Reset()
 		if err := rows.Scan(dest...); err != nil {
 			return fmt.Errorf("row cannot be read: %w", err)
 		}
-		page.Rows = append(page.Rows, decode(page.Now))
-		return nil
+		row := decode(page.Now)
+		row.Lane -= q.base
+		return page.Add(row)
 	})
 	if err != nil {
-		return s.explain(err)
+		return q.store.explain(err)
 	}
 	return nil
 }

@@ -29,15 +29,15 @@ func (a *aggregate) decode() store.Aggregate {
 }
 
 // Holds implements [driver.Seeker].
-func (s *backend) Holds(ctx context.Context, lanes []int) ([]driver.Hold, error) {
-	if err := s.ready(ctx, s.db); err != nil {
+func (q *queue) Holds(ctx context.Context, lanes []int) ([]driver.Hold, error) {
+	if err := q.store.ready(ctx, q.store.db); err != nil {
 		return nil, err
 	}
 	if !slices.Contains(lanes, onlyLane) {
 		return nil, nil
 	}
 	var holds []driver.Hold
-	rows, err := s.query(ctx, s.sql.holds)
+	rows, err := q.store.query(ctx, q.sql.holds)
 	err = eachRow(rows, err, func(rows *sql.Rows) error {
 		hold := driver.Hold{Key: store.Key{Lane: onlyLane}}
 		var agg aggregate
@@ -49,7 +49,7 @@ func (s *backend) Holds(ctx context.Context, lanes []int) ([]driver.Hold, error)
 		return nil
 	})
 	if err != nil {
-		return nil, s.explain(err)
+		return nil, q.store.explain(err)
 	}
 	slices.SortFunc(holds, func(a, b driver.Hold) int { return cmp.Compare(a.Seq, b.Seq) })
 	return holds, nil
@@ -57,13 +57,13 @@ func (s *backend) Holds(ctx context.Context, lanes []int) ([]driver.Hold, error)
 
 // FetchAggregate implements [driver.Seeker]. It scans the whole range and skips
 // rows of other aggregates. Unordered events have no aggregate to fetch.
-func (s *backend) FetchAggregate(ctx context.Context, agg store.Aggregate, from driver.Cursor, limit int) (driver.Page, error) {
+func (q *queue) FetchAggregate(ctx context.Context, agg store.Aggregate, from driver.Cursor, limit int) (driver.Page, error) {
 	page := driver.Page{Now: clock()}
 	if from.Lane != onlyLane || agg.IsZero() {
 		return page, nil
 	}
 	args := []any{from.After, upTo(from), agg.ID, agg.Type, agg.Tenant, max(limit, 0)}
-	if err := s.read(ctx, &page, s.sql.follow, args, scanReady); err != nil {
+	if err := q.read(ctx, &page, q.sql.follow, args, q.scanReady()); err != nil {
 		return driver.Page{}, err
 	}
 	return page, nil
@@ -71,38 +71,39 @@ func (s *backend) FetchAggregate(ctx context.Context, agg store.Aggregate, from 
 
 // FetchPriority implements [driver.Seeker]. It finds the keys first, and then
 // reads only the rows that do not wait for other rows.
-func (s *backend) FetchPriority(ctx context.Context, from []driver.Cursor, limit int) (driver.Page, error) {
+func (q *queue) FetchPriority(ctx context.Context, from []driver.Cursor, limit int) (driver.Page, error) {
 	page := driver.Page{Now: clock()}
 	for _, c := range from {
 		if c.Lane != onlyLane {
 			continue
 		}
-		seen, err := s.sight(ctx, s.sql.urgent, c.After, upTo(c), eventrow.AheadReach*max(limit, 0))
+		seen, err := q.sight(ctx, q.sql.urgent, c.After, upTo(c), eventrow.AheadReach*max(limit, 0))
 		if err != nil {
 			return driver.Page{}, err
 		}
 		keys, looked, err := eventrow.Ahead([]driver.Cursor{c}, seen, limit, func(c driver.Cursor, aggs []store.Aggregate) (map[store.Aggregate]int64, error) {
-			return s.plain(ctx, c, aggs)
+			return q.plain(ctx, c, aggs)
 		})
 		if err != nil {
 			return driver.Page{}, err
 		}
-		more, err := s.Load(ctx, keys)
+		more, err := q.Load(ctx, keys)
 		if err != nil {
 			return driver.Page{}, err
 		}
 		page.Rows, page.RowsScanned = append(page.Rows, more.Rows...), max(page.RowsScanned, looked)
+		page.Plain = eventrow.Plain([]driver.Cursor{c}, seen, limit)
 	}
 	return page, nil
 }
 
 // plain returns the positions of the first rows without a priority of
 // aggregates with these ids.
-func (s *backend) plain(ctx context.Context, c driver.Cursor, aggs []store.Aggregate) (map[store.Aggregate]int64, error) {
+func (q *queue) plain(ctx context.Context, c driver.Cursor, aggs []store.Aggregate) (map[store.Aggregate]int64, error) {
 	first := make(map[store.Aggregate]int64)
 	id := func(agg store.Aggregate) any { return agg.ID }
 	err := lists(aggs, id, func(index int, args []any) error {
-		rows, err := s.query(ctx, s.sql.plain[index], append([]any{c.After, upTo(c)}, args...)...)
+		rows, err := q.store.query(ctx, q.sql.plain[index], append([]any{c.After, upTo(c)}, args...)...)
 		return eachRow(rows, err, func(rows *sql.Rows) error {
 			var agg aggregate
 			var seq int64
@@ -117,7 +118,7 @@ func (s *backend) plain(ctx context.Context, c driver.Cursor, aggs []store.Aggre
 		})
 	})
 	if err != nil {
-		return nil, s.explain(err)
+		return nil, q.store.explain(err)
 	}
 	return first, nil
 }

@@ -234,20 +234,3 @@ func (s *backend) transact(ctx context.Context, lock locker, fn func(ctx context
 	_, err = session.Commit(detached, nil, false)
 	return err
 }
-
-// presentIn returns the ids that are pending, as the transaction sees them.
-func (s *backend) presentIn(ctx context.Context, t target, ids []waybill.ID) (map[waybill.ID]bool, error) {
-	found := make(map[waybill.ID]bool, len(ids))
-	err := lists(ids, idArg, func(index int, args []any) error {
-		rows, err := t.query(ctx, s.sql.present[index], args...)
-		return eachRow(rows, err, func(rows *sql.Rows) error {
-			var id waybill.ID
-			if err := rows.Scan((*scanID)(&id)); err != nil {
-				return err
-			}
-			found[id] = true
-			return nil
-		})
-	})
-	return found, err
-}

@@ -27,18 +27,8 @@ func (s *backend) Settle(ctx context.Context, set driver.Settlement) (driver.Set
 				return err
 			}
 		}
-		w := settling{store: s, t: t, now: clock(), held: out.Held}
-		if err := w.done(ctx, set.Done, set.History); err != nil {
-			return err
-		}
-		if err := w.each(ctx, set.Retry, w.retry); err != nil {
-			return err
-		}
-		if err := w.each(ctx, set.Dead, w.bury); err != nil {
-			return err
-		}
-		out.Moved = w.moved
-		return nil
+		out.Moved, err = s.settle(ctx, t, out.Held, set)
+		return err
 	})
 	if err != nil {
 		return driver.Settled{}, err
@@ -66,17 +56,57 @@ func (s *backend) heldLanes(ctx context.Context, t txTarget, leases []driver.Lea
 	return held, nil
 }
 
+// settle settles the results of held lanes and returns the moved events.
+func (q *queue) settle(ctx context.Context, t txTarget, held []int, set driver.Settlement) ([]waybill.ID, error) {
+	w := settling{queue: q, t: t, now: clock(), held: held}
+	if err := w.divertOnly(ctx, set.Divert); err != nil {
+		return nil, err
+	}
+	if err := w.done(ctx, set.Done, set.History); err != nil {
+		return nil, err
+	}
+	if err := w.each(ctx, set.Retry, w.retry); err != nil {
+		return nil, err
+	}
+	if err := w.each(ctx, set.Dead, w.bury); err != nil {
+		return nil, err
+	}
+	return w.moved, nil
+}
+
 // settling is a settlement in progress.
 type settling struct {
-	store *backend
+	queue *queue
 	t     txTarget
 	now   time.Time
 	held  []int
 	moved []waybill.ID
+	// diverted are the diversions to registered destinations.
+	diverted []driver.Diversion
 }
 
-// done moves events to the history, or drops them. Most events are in outbox;
-// the others are in delayed.
+// exit is a table that done events leave: the statements that copy them to the
+// history, that copy them to backlogs, and that delete them.
+type exit struct{ keep, divert, drop []*statement }
+
+// exits returns the tables that done events leave. Most events are in the
+// first, the others are in the second.
+func (w *settling) exits(history bool) [2]exit {
+	q := w.queue
+	list := [2]exit{{drop: q.sql.dropReady}, {drop: q.sql.dropDelayed}}
+	if q.isBacklog() {
+		return list
+	}
+	outbox := q.store.sql
+	if history {
+		list[0].keep, list[1].keep = outbox.keepReady, outbox.keepDelayed
+	}
+	list[0].divert, list[1].divert = outbox.divertReady, outbox.divertDelayed
+	return list
+}
+
+// done moves events to the history, or drops them. Those of a backlog are in
+// the history already.
 func (w *settling) done(ctx context.Context, results []driver.Result, history bool) error {
 	var ids []waybill.ID
 	for _, r := range results {
@@ -84,14 +114,14 @@ func (w *settling) done(ctx context.Context, results []driver.Result, history bo
 			ids = append(ids, r.ID)
 		}
 	}
-	stmts := w.store.sql
-	gone, err := w.leave(ctx, ids, history, stmts.keepReady, stmts.dropReady)
+	exits := w.exits(history)
+	gone, err := w.leave(ctx, ids, exits[0])
 	if err != nil {
 		return err
 	}
 	if len(gone) < len(ids) {
 		rest := slices.DeleteFunc(slices.Clone(ids), func(id waybill.ID) bool { return gone[id] })
-		late, err := w.leave(ctx, rest, history, stmts.keepDelayed, stmts.dropDelayed)
+		late, err := w.leave(ctx, rest, exits[1])
 		if err != nil {
 			return err
 		}
@@ -105,23 +135,27 @@ func (w *settling) done(ctx context.Context, results []driver.Result, history bo
 			delete(gone, id) // a repeated id was moved once
 		}
 	}
+	if history && w.queue.isBacklog() {
+		return w.redate(ctx)
+	}
 	return nil
 }
 
-// leave removes events from one table, by way of the history if keep is set,
+// leave removes events from one table, by way of the history and of backlogs,
 // and returns the events that were there.
-func (w *settling) leave(
-	ctx context.Context, ids []waybill.ID, history bool, keep, drop []*statement,
-) (map[waybill.ID]bool, error) {
+func (w *settling) leave(ctx context.Context, ids []waybill.ID, from exit) (map[waybill.ID]bool, error) {
+	if err := w.divert(ctx, ids, from.divert); err != nil {
+		return nil, err
+	}
 	gone := make(map[waybill.ID]bool, len(ids))
 	err := lists(ids, idArg, func(index int, args []any) error {
-		if history {
+		if from.keep != nil {
 			kept := append([]any{micros(w.now)}, args...)
-			if _, err := w.t.exec(ctx, keep[index], kept...); err != nil {
+			if _, err := w.t.exec(ctx, from.keep[index], kept...); err != nil {
 				return err
 			}
 		}
-		return w.drop(ctx, drop[index], args, func(id waybill.ID) { gone[id] = true })
+		return w.drop(ctx, from.drop[index], args, func(id waybill.ID) { gone[id] = true })
 	})
 	return gone, err
 }
@@ -150,7 +184,7 @@ func (w *settling) drop(ctx context.Context, st *statement, args []any, dropped 
 		return err
 	}
 	for _, k := range keys {
-		if _, err := w.t.exec(ctx, w.store.sql.freeKey, k.tenant, k.key, k.id[:]); err != nil {
+		if _, err := w.t.exec(ctx, w.queue.store.sql.freeKey, k.tenant, k.key, k.id[:]); err != nil {
 			return err
 		}
 	}
@@ -178,13 +212,13 @@ func (w *settling) each(
 
 // retry defers an event, from either table. The event keeps its dedup key.
 func (w *settling) retry(ctx context.Context, r driver.Result) (bool, error) {
-	stmts := w.store.sql
+	stmts := w.queue.sql
 	args := []any{micros(w.now.Add(r.Delay)), r.Attempts, r.Holds, errorText(r.Error), r.ID[:]}
 	n, err := affected(w.t.exec(ctx, stmts.retryDelayed, append(args, r.Replay)...))
 	if err != nil || n > 0 {
 		return n > 0, err
 	}
-	n, err = affected(w.t.exec(ctx, stmts.retryReady, args...))
+	n, err = affected(w.t.exec(ctx, stmts.retryReady, w.ofReady(args, r)...))
 	if err != nil || n == 0 {
 		return false, err
 	}
@@ -194,18 +228,27 @@ func (w *settling) retry(ctx context.Context, r driver.Result) (bool, error) {
 
 // bury dead-letters an event and frees its dedup key.
 func (w *settling) bury(ctx context.Context, r driver.Result) (bool, error) {
-	stmts := w.store.sql
+	stmts := w.queue.sql
 	args := []any{r.Attempts, r.Holds, errorText(r.Error), micros(w.now), r.ID[:]}
 	drop := single(stmts.dropDelayed)
 	n, err := affected(w.t.exec(ctx, stmts.buryDelayed, append(args, r.Replay)...))
 	if err == nil && n == 0 {
 		drop = single(stmts.dropReady)
-		n, err = affected(w.t.exec(ctx, stmts.buryReady, args...))
+		n, err = affected(w.t.exec(ctx, stmts.buryReady, w.ofReady(args, r)...))
 	}
 	if err != nil || n == 0 {
 		return false, err
 	}
 	return true, w.drop(ctx, drop, []any{r.ID[:]}, func(waybill.ID) {})
+}
+
+// ofReady returns the arguments of a statement that moves a ready row. Only the
+// ready rows of a backlog can have been replayed.
+func (w *settling) ofReady(args []any, r driver.Result) []any {
+	if w.queue.isBacklog() {
+		args = append(args, r.Replay)
+	}
+	return args
 }
 
 // single returns the statement of a list that takes one id.

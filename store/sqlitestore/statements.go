@@ -41,34 +41,25 @@ type statements struct {
 	insert, insertTimed []*statement
 	deferRows, unready  *statement
 	takeKey, keyHolder  *statement
-	present             []*statement
-	// Reading.
-	fetch, sweep, found   *statement
-	due, nextDue          *statement
-	holds, follow, urgent *statement
-	plain                 []*statement
-	load                  []*statement
+	found               *statement
+	// Reading, settling, inspecting and repairing the outbox.
+	queueStatements
 	// Lanes.
 	otherRelay, beat, forgetNodes, nodes, lanesState *statement
 	live, freeLane, acquire, release                 *statement
 	leave, leaveLanes, held                          *statement
 	// Settling.
-	keepReady, keepDelayed   []*statement
-	dropReady, dropDelayed   []*statement
-	retryReady, retryDelayed *statement
-	buryReady, buryDelayed   *statement
-	freeKey                  *statement
-	// Inspection, by state, and operations on dead letters.
-	count, list                 [4]*statement
-	stats, find                 *statement
-	deadKeys, replay, discard   []*statement
-	unblockDead, unblockDelayed []*statement
+	keepReady, keepDelayed     []*statement
+	divertReady, divertDelayed []*statement
+	redate                     []*statement
+	freeKey                    *statement
 	// Maintenance.
 	anyLive, setHistoryFrom           *statement
 	purgeHistory, purgeDead           *statement
 	purgeReady, makeReady, raiseEpoch *statement
 	dropMoved                         []*statement
 	freeOrphans                       *statement
+	destinationStatements
 	inboxStatements
 	keyStatements
 	jobStatements
@@ -83,26 +74,32 @@ var (
 	aggregateColumns = "tenant_id, aggregate_type, aggregate_id"
 )
 
-func newStatements(names *strings.Replacer) *statements {
-	s := &statements{}
-	one := func(text string) *statement {
+// makers returns functions that make statements and append them to all. one
+// makes a single statement. each makes one for every size; LIST stands for that
+// many copies of item.
+func makers(names *strings.Replacer, all *[]*statement) (one func(text string) *statement, each func(text, item string) []*statement) {
+	one = func(text string) *statement {
 		st := &statement{text: names.Replace(text)}
-		s.all = append(s.all, st)
+		*all = append(*all, st)
 		return st
 	}
-	// each makes a statement for every size; LIST stands for that many copies
-	// of item.
-	each := func(text, item string) []*statement {
+	each = func(text, item string) []*statement {
 		var list []*statement
 		for _, n := range sizes {
 			list = append(list, one(strings.Replace(text, "LIST", strings.Repeat(item+", ", n-1)+item, 1)))
 		}
 		return list
 	}
+	return one, each
+}
+
+func newStatements(names *strings.Replacer) *statements {
+	s := &statements{}
+	one, each := makers(names, &s.all)
 	columns := len(eventrow.Columns())
 	row := func(more int) string { return "(?1" + strings.Repeat(", ?", columns+more) + ")" }
 
-	s.fill(one)
+	s.sinkStatements.fill(one)
 	s.lanes = one(`SELECT value FROM {setting} WHERE name = 'lanes'`)
 	s.historyFrom = one(`SELECT value FROM {setting} WHERE name = 'history_from'`)
 	s.keepNoHistory = one(`INSERT INTO {setting} (name, value) VALUES ('history_from', 'never')
@@ -126,47 +123,19 @@ SELECT ` + rowColumns + `, available_at FROM {outbox} WHERE seq BETWEEN ?1 AND ?
 	s.takeKey = one(`INSERT INTO {dedup} (tenant_id, dedup_key, id) VALUES (?, ?, ?)
 ON CONFLICT (tenant_id, dedup_key) DO NOTHING`)
 	s.keyHolder = one(`SELECT id FROM {dedup} WHERE tenant_id = ? AND dedup_key = ?`)
-	// Unique id of outbox, primary key of delayed.
-	s.present = each(`WITH asked(id) AS (VALUES LIST)
-SELECT id FROM asked WHERE EXISTS (SELECT 1 FROM {outbox} o WHERE o.id = asked.id)
- OR EXISTS (SELECT 1 FROM {delayed} d WHERE d.id = asked.id)`, "(?)")
+	// Unique id or primary key of each table; history_id_idx.
+	s.found = one(`SELECT EXISTS (SELECT 1 FROM {outbox} WHERE id = ?1) OR EXISTS (SELECT 1 FROM {delayed} WHERE id = ?1)
+ OR EXISTS (SELECT 1 FROM {dead} WHERE id = ?1) OR EXISTS (SELECT 1 FROM {history} WHERE id = ?1)`)
 
-	s.readStatements(one, each)
 	s.laneStatements(one)
+	s.queueStatements.fill(one, each, shapeOfOutbox)
 	s.settleStatements(one, each)
-	s.browseStatements(one)
-	s.deadLetterStatements(one, each)
+	s.maintainStatements(one, each)
+	s.destinationStatements.fill(one)
 	s.recordStatements(one, each)
 	s.keysStatements(one)
 	s.jobsStatements(one)
 	return s
-}
-
-func (s *statements) readStatements(one func(string) *statement, each func(text, item string) []*statement) {
-	// Primary key of outbox, for all four. There is one lane, so seq alone is
-	// the order.
-	s.fetch = one(`SELECT ` + rowColumns + `, available_at FROM {outbox} WHERE seq > ? AND seq <= ? ORDER BY seq LIMIT ?`)
-	s.sweep = one(`SELECT seq, id, ` + aggregateColumns + ` FROM {outbox} WHERE seq > ? AND seq <= ? ORDER BY seq LIMIT ?`)
-	s.load = each(`SELECT `+rowColumns+`, available_at FROM {outbox} WHERE seq IN (LIST) ORDER BY seq`, "?")
-	s.follow = one(`SELECT ` + rowColumns + `, available_at FROM {outbox} WHERE seq > ? AND seq <= ?
- AND aggregate_id = ? AND ` + shownType + ` = ? AND ifnull(tenant_id, '') = ? ORDER BY seq LIMIT ?`)
-	// outbox_priority_idx (seq) of events with a priority. Without INDEXED BY,
-	// SQLite may use the primary key.
-	s.urgent = one(`SELECT seq, id, ` + aggregateColumns + ` FROM {outbox} INDEXED BY "{prefix}outbox_priority_idx"
-WHERE seq > ? AND seq <= ? AND priority > 0 ORDER BY seq LIMIT ?`)
-	// Primary key of outbox: the statement reads the range once.
-	s.plain = each(`SELECT `+aggregateColumns+`, min(seq) FROM {outbox}
-WHERE seq > ?1 AND seq <= ?2 AND priority <= 0 AND aggregate_id IN (LIST) GROUP BY 1, 2, 3`, "?")
-	// delayed_due_idx (lane, due_at, seq), for both.
-	s.due = one(`SELECT ` + rowColumns + `, due_at, attempts, replay, holds, last_error FROM {delayed}
-WHERE lane = 0 AND due_at <= ? ORDER BY due_at, seq LIMIT ?`)
-	s.nextDue = one(`SELECT min(due_at) FROM {delayed} WHERE lane = 0 AND due_at > ?`)
-	// delayed_holds_idx and dead_holds_idx (lane) of events that hold.
-	s.holds = one(`SELECT seq, id, ` + aggregateColumns + `, 0 FROM {delayed} WHERE lane = 0 AND holds
-UNION ALL SELECT seq, id, ` + aggregateColumns + `, 1 FROM {dead} WHERE lane = 0 AND holds`)
-	// Unique id or primary key of each table; history_id_idx.
-	s.found = one(`SELECT EXISTS (SELECT 1 FROM {outbox} WHERE id = ?1) OR EXISTS (SELECT 1 FROM {delayed} WHERE id = ?1)
- OR EXISTS (SELECT 1 FROM {dead} WHERE id = ?1) OR EXISTS (SELECT 1 FROM {history} WHERE id = ?1)`)
 }
 
 func (s *statements) laneStatements(one func(string) *statement) {
@@ -195,19 +164,10 @@ func (s *statements) settleStatements(one func(string) *statement, each func(tex
 SELECT `+rowColumns+`, 0, 0, ?1 FROM {outbox} WHERE id IN (LIST)`, "?")
 	s.keepDelayed = each(`INSERT INTO {history} (`+rowColumns+`, attempts, replay, done_at)
 SELECT `+rowColumns+`, attempts, replay, ?1 FROM {delayed} WHERE id IN (LIST)`, "?")
-	s.dropReady = each(`DELETE FROM {outbox} WHERE id IN (LIST) RETURNING id, tenant_id, dedup_key`, "?")
-	s.dropDelayed = each(`DELETE FROM {delayed} WHERE id IN (LIST) RETURNING id, tenant_id, dedup_key`, "?")
-
-	s.retryDelayed = one(`UPDATE {delayed} SET due_at = ?, attempts = ?, holds = ?, last_error = ? WHERE id = ? AND replay = ?`)
-	s.retryReady = one(`INSERT INTO {delayed} (` + rowColumns + `, due_at, attempts, holds, last_error)
-SELECT ` + rowColumns + `, ?, ?, ?, ? FROM {outbox} WHERE id = ?`)
-
-	// OR REPLACE: if two events have the same id, the second must not stop the
-	// lane by failing here forever.
-	s.buryDelayed = one(`INSERT OR REPLACE INTO {dead} (` + rowColumns + `, replay, attempts, holds, last_error, died_at)
-SELECT ` + rowColumns + `, replay, ?, ?, ?, ? FROM {delayed} WHERE id = ? AND replay = ?`)
-	s.buryReady = one(`INSERT OR REPLACE INTO {dead} (` + rowColumns + `, replay, attempts, holds, last_error, died_at)
-SELECT ` + rowColumns + `, 0, ?, ?, ?, ? FROM {outbox} WHERE id = ?`)
+	s.divertReady = each(divert("0", "{outbox}"), diversionItem)
+	s.divertDelayed = each(divert("replay", "{delayed}"), diversionItem)
+	// history_id_idx.
+	s.redate = each(`UPDATE {history} SET done_at = ?1 WHERE id IN (LIST)`, "?")
 	// Primary key of dedup.
 	s.freeKey = one(`DELETE FROM {dedup} WHERE tenant_id = ? AND dedup_key = ? AND id = ?`)
 }
@@ -228,18 +188,23 @@ func (s *backend) prepare(ctx context.Context, st *statement) (*sql.Stmt, error)
 	return p, nil
 }
 
-// prepareWanted prepares the statements that transactions have marked.
+// prepareWanted prepares the statements that transactions have marked. A
+// statement that cannot be prepared, because its table is of a migration that
+// is missing, fails where it is used and not here.
 func (s *backend) prepareWanted(ctx context.Context) error {
 	if !s.wanted.Swap(false) {
 		return nil
 	}
-	for _, st := range s.sql.all {
+	for _, st := range s.statements() {
 		if !st.wanted.Load() || st.prepared.Load() != nil {
 			continue
 		}
 		if _, err := s.prepare(ctx, st); err != nil { //nolint:sqlclosecheck // Close does it
-			s.wanted.Store(true)
-			return err
+			if ctx.Err() != nil {
+				s.wanted.Store(true)
+				return err
+			}
+			st.wanted.Store(false)
 		}
 	}
 	return nil

@@ -8,7 +8,7 @@ import (
 )
 
 // OpenWriters implements [driver.Reader]. One transaction writes at a time, so
-// no commit is late.
-func (*backend) OpenWriters(context.Context) (driver.WriterState, error) {
+// no commit to the outbox is late. A backlog has no writers.
+func (*queue) OpenWriters(context.Context) (driver.WriterState, error) {
 	return driver.WriterState{HighSeq: math.MaxInt64, Issued: math.MaxInt64}, nil
 }

@@ -1,0 +1,123 @@
+package memstore
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
+)
+
+// destination is a registered destination and its backlog.
+type destination struct {
+	store.Destination
+	rowSet
+}
+
+// destination returns the destination with a number, or nil; mu is held.
+func (t *tables) destination(number int) *destination {
+	if number < 1 || number >= len(t.destinations) {
+		return nil
+	}
+	return t.destinations[number]
+}
+
+// lookup returns the destination with a name; mu is held.
+func (t *tables) lookup(name string) (*destination, error) {
+	i := slices.IndexFunc(t.destinations[:], func(d *destination) bool { return d != nil && d.Name == name })
+	if i < 0 {
+		return nil, fmt.Errorf("%w: %q", store.ErrNoDestination, name)
+	}
+	return t.destinations[i], nil
+}
+
+// AddDestinations implements [driver.Backlogs].
+func (t *tables) AddDestinations(_ context.Context, names ...string) ([]store.Destination, error) {
+	for _, name := range names {
+		if name == "" || len(name) > driver.MaxDestinationName {
+			return nil, fmt.Errorf("memstore: destinations: the name %q has %d bytes, not between 1 and %d", name, len(name), driver.MaxDestinationName)
+		}
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	before, now := t.destinations, clock()
+	for _, name := range names {
+		if _, err := t.lookup(name); err == nil {
+			continue
+		}
+		free := slices.Index(t.destinations[1:], nil) + 1
+		if free == 0 {
+			t.destinations = before
+			return nil, fmt.Errorf("memstore: destinations: %w: no number is left for %q", store.ErrTooManyDestinations, name)
+		}
+		t.destinations[free] = &destination{
+			Destination: store.Destination{Number: free, Name: name, CreatedAt: now}, rowSet: newRowSet(len(t.lanes)),
+		}
+	}
+	var all []store.Destination
+	for _, d := range t.destinations {
+		if d != nil {
+			all = append(all, d.Destination)
+		}
+	}
+	return all, nil
+}
+
+// PauseDestination implements [driver.Backlogs].
+func (t *tables) PauseDestination(_ context.Context, name, reason string) (bool, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	d, err := t.lookup(name)
+	if err != nil {
+		return false, fmt.Errorf("memstore: pause: %w", err)
+	}
+	if d.IsPaused() {
+		return false, nil
+	}
+	d.PausedAt, d.Reason = clock(), driver.CutError(reason)
+	return true, nil
+}
+
+// ResumeDestination implements [driver.Backlogs].
+func (t *tables) ResumeDestination(_ context.Context, name string) (bool, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	d, err := t.lookup(name)
+	if err != nil {
+		return false, fmt.Errorf("memstore: resume: %w", err)
+	}
+	if !d.IsPaused() {
+		return false, nil
+	}
+	d.PausedAt, d.Reason = time.Time{}, ""
+	return true, nil
+}
+
+// ProbeDestination implements [driver.Backlogs].
+func (t *tables) ProbeDestination(_ context.Context, name string) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	d, err := t.lookup(name)
+	if err != nil {
+		return fmt.Errorf("memstore: probe: %w", err)
+	}
+	d.ProbeAt = clock()
+	return nil
+}
+
+// RemoveDestination implements [driver.Backlogs].
+func (t *tables) RemoveDestination(_ context.Context, name string) (int64, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	d, err := t.lookup(name)
+	if err != nil {
+		return 0, fmt.Errorf("memstore: remove: %w", err)
+	}
+	if t.relayLive() {
+		return 0, fmt.Errorf("memstore: remove: %w", store.ErrRelayLive)
+	}
+	t.destinations[d.Number] = nil
+	return int64(len(d.rows)), nil
+}
