@@ -29,12 +29,20 @@ type ColdEnqueuedInfo struct {
 
 // QueueDepthsInfo is the argument of [Hooks.QueueDepths].
 type QueueDepthsInfo struct {
+	// Hot are events that this process has just committed and that are ready.
+	// Cold are events that were read from the tables and wait for their
+	// delivery.
 	Hot, Cold int
+	// Bytes is the size of the events in memory, waiting or in flight.
+	Bytes int
 }
 
 // DeliverInfo is the argument of [Hooks.Deliver].
 type DeliverInfo struct {
 	Batch []waybill.Delivery
+	// Destination is the name of the destination; empty for a relay with one
+	// sink.
+	Destination string
 }
 
 // DeliverDoneInfo is the argument of the function that [Hooks.Deliver] returns.
@@ -50,6 +58,9 @@ type DeliveredInfo struct {
 	Took time.Duration
 	// Age is the time since the event was written; 0 if unknown.
 	Age time.Duration
+	// Destination is the name of the destination; empty for a relay with one
+	// sink.
+	Destination string
 }
 
 // FailedInfo is the argument of [Hooks.Failed].
@@ -60,16 +71,31 @@ type FailedInfo struct {
 	Err   error
 	// Took is the time in the sink.
 	Took time.Duration
+	// Destination is the name of the destination; empty for a relay with one
+	// sink.
+	Destination string
 }
 
 // DiedInfo is the argument of [Hooks.Died].
 type DiedInfo struct {
 	Delivery *waybill.Delivery
 	Err      error
+	// Destination is the name of the destination; empty for a relay with one
+	// sink.
+	Destination string
+}
+
+// UnroutedInfo is the argument of [Hooks.Unrouted].
+type UnroutedInfo struct {
+	Event *waybill.Event
 }
 
 // PausedInfo is the argument of [Hooks.Paused].
 type PausedInfo struct {
+	// Destination is the destination of the relay's sink. A relay with several
+	// destinations puts the name of the destination in front of it: "billing",
+	// or "billing: OrderPlaced" if the sink of billing has destinations of its
+	// own.
 	Destination string
 	// Paused is false when the destination is available again.
 	Paused bool
@@ -118,6 +144,41 @@ type BacklogInfo struct {
 	// Captured means that change data capture reads the outbox: ready events
 	// stay until retention removes them and wait for no delivery.
 	Captured bool
+}
+
+// DestinationsInfo is the argument of [Hooks.Destinations].
+type DestinationsInfo struct {
+	// Destinations are all registered destinations. One that was reported
+	// earlier and is missing was removed.
+	Destinations []Destination
+}
+
+// Destination is the state of one of several destinations, as the tables have
+// it. Only relays know whether the destination can be reached: see
+// [Hooks.Paused].
+type Destination struct {
+	Name string
+	// Paused means that no relay passes events to the destination until an
+	// operator resumes it. An operator has paused it, or a relay did after many
+	// dead letters in a row. PausedFor is how long it has been paused.
+	Paused    bool
+	PausedFor time.Duration
+	// Behind is the number of lanes that have events in the backlog of the
+	// destination. Later events of these lanes go to the backlog, too.
+	Behind int
+	// Ready events of the backlog wait for their turn, Failed ones for a retry,
+	// Scheduled ones for their time.
+	Ready, Failed, Scheduled int64
+	// Dead letters of the destination wait for an operator.
+	Dead int64
+	// Holding counts events of the backlog that block their aggregate at this
+	// destination.
+	Holding int64
+	// MaxAttempts is the highest number of attempts of an event of the backlog.
+	MaxAttempts int
+	// Oldest is the time since the oldest event of the backlog that is not dead
+	// was written; 0 if there is none.
+	Oldest time.Duration
 }
 
 // PurgedInfo is the argument of [Hooks.Purged].

@@ -41,7 +41,11 @@ type Hooks struct {
 	Failed func(info FailedInfo)
 	// Died counts events that became dead letters.
 	Died func(info DiedInfo)
-	// Paused reports that a destination is paused or available again.
+	// Unrouted counts events that no destination of a relay takes. They are
+	// done.
+	Unrouted func(info UnroutedInfo)
+	// Paused reports that a relay has found a destination unavailable, or
+	// available again. Pauses that an operator ends are in Destinations.
 	Paused func(info PausedInfo)
 
 	// Read is called after every read of a relay.
@@ -56,9 +60,13 @@ type Hooks struct {
 	// unknown lag is not reported as 0. Lag is not reported before the first
 	// read.
 	Lag func(info LagInfo)
-	// Backlog is the number of waiting events in the tables, reported after
-	// each count.
+	// Backlog is the number of waiting events in the outbox, reported after
+	// each count. Events that wait for one of several destinations are in
+	// Destinations.
 	Backlog func(info BacklogInfo)
+	// Destinations is the state of all registered destinations, reported after
+	// each count of their backlogs.
+	Destinations func(info DestinationsInfo)
 	// Purged counts rows that retention has removed.
 	Purged func(info PurgedInfo)
 	// Consumed counts events that a consumer group has applied, now or earlier.

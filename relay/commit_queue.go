@@ -17,6 +17,7 @@ import (
 // in the table.
 type hotQueue struct {
 	capacity int64
+	maxBytes int // of the commits that the engine has not taken; 0: no limit
 	signal   chan struct{}
 	log      *slog.Logger
 	observe  observe.Hooks
@@ -27,12 +28,13 @@ type hotQueue struct {
 
 	mu      sync.Mutex
 	closed  bool
+	bytes   int
 	commits []driver.Commit
 	spare   []driver.Commit // the slice that take gave back, for reuse
 }
 
 func newHotQueue(cfg Config) *hotQueue {
-	return &hotQueue{capacity: int64(max(cfg.HotQueue, 0)), signal: make(chan struct{}, 1), log: cfg.Logger, observe: cfg.Observe}
+	return &hotQueue{capacity: int64(max(cfg.HotQueue, 0)), maxBytes: max(cfg.MaxBytes, 0), signal: make(chan struct{}, 1), log: cfg.Logger, observe: cfg.Observe}
 }
 
 // offer queues a commit. Writers call it after their commit; it never blocks.
@@ -44,13 +46,14 @@ func (q *hotQueue) offer(c driver.Commit) {
 		c.Entries = c.Entries[:n-over]
 		q.full(int(over))
 	}
-	short := len(c.Entries) < int(n)
 	q.mu.Lock()
 	if q.closed {
 		q.mu.Unlock()
 		q.cold(len(c.Entries), observe.DropStopped)
 		return
 	}
+	over := q.admit(&c)
+	short := len(c.Entries) < int(n)
 	first := len(q.commits) == 0
 	if last := len(q.commits) - 1; len(c.Entries) > 0 || last < 0 || len(q.commits[last].Entries) > 0 {
 		q.commits = append(q.commits, c) // one bare wake-up is as good as many
@@ -60,6 +63,10 @@ func (q *hotQueue) offer(c driver.Commit) {
 		q.commits = append(q.commits, driver.Commit{})
 	}
 	q.mu.Unlock()
+	if over > 0 {
+		q.done(over)
+		q.full(over)
+	}
 	if !first {
 		return // the engine has been signaled already
 	}
@@ -67,6 +74,23 @@ func (q *hotQueue) offer(c driver.Commit) {
 	case q.signal <- struct{}{}:
 	default:
 	}
+}
+
+// admit removes the entries of a commit that are too large for the room, and
+// returns their number; mu is held.
+func (q *hotQueue) admit(c *driver.Commit) (over int) {
+	if q.maxBytes == 0 {
+		return 0
+	}
+	for i := range c.Entries {
+		if q.bytes >= q.maxBytes {
+			over = len(c.Entries) - i
+			c.Entries = c.Entries[:i:i]
+			return over
+		}
+		q.bytes += len(c.Entries[i].Event.Payload)
+	}
+	return 0
 }
 
 // warnEvery is the minimum interval between warnings about a full queue.
@@ -97,7 +121,7 @@ func (q *hotQueue) dropped(n int, why observe.Drop) {
 func (q *hotQueue) take(fn func([]driver.Commit)) {
 	q.mu.Lock()
 	commits := q.commits
-	q.commits, q.spare = q.spare, nil
+	q.commits, q.spare, q.bytes = q.spare, nil, 0
 	q.mu.Unlock()
 	fn(commits)
 	clear(commits)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/observe"
 	"github.com/waybillhq/waybill/store/driver"
 )
 
@@ -27,7 +28,7 @@ func testEngine(t *testing.T, db driver.Relay, lanes ...int) *engine {
 	e := newEngine(database{Relay: db}, answers{nil}, cfg)
 	t.Cleanup(func() { e.timer.Stop() })
 	for _, n := range lanes {
-		e.ledger.LaneAcquired(driver.Lease{Lane: n}, nil, time.Now())
+		e.main.ledger.LaneAcquired(driver.Lease{Lane: n}, nil, time.Now())
 	}
 	e.report(time.Now())
 	return e
@@ -38,7 +39,7 @@ func testEngine(t *testing.T, db driver.Relay, lanes ...int) *engine {
 func TestPrefersItsLanes(t *testing.T) {
 	db := &hubOnly{}
 	e := testEngine(t, db, 21, 9, 30)
-	e.ledger.DrainLane(9, time.Now(), time.Now())
+	e.main.ledger.DrainLane(9, time.Now(), time.Now())
 	e.report(time.Now())
 	seen := make(map[int]bool)
 	for range 200 {
@@ -75,7 +76,7 @@ func TestSelfPollingIsReported(t *testing.T) {
 		t.Errorf("low rate again: %d of 3 lanes are announced, want 3", n)
 	}
 	db.hub.SetSelfPolling(true)
-	e.ledger.DrainLane(9, time.Now(), time.Now())
+	e.main.ledger.DrainLane(9, time.Now(), time.Now())
 	if n := announced(); n != 1 {
 		t.Errorf("one lane is handed over: %d of 3 lanes are announced, want 1", n)
 	}
@@ -93,5 +94,41 @@ func TestSlotsAreFreed(t *testing.T) {
 	e.report(time.Now())
 	if n := e.commits.depth.Load(); n != 0 {
 		t.Errorf("%d slots are taken after the event went to another node", n)
+	}
+}
+
+// TestHotQueueIsBoundedInBytes: events that find no room in MaxBytes are read
+// from the table, and the reads are woken. What the engine has taken leaves
+// room.
+func TestHotQueueIsBoundedInBytes(t *testing.T) {
+	var dropped int
+	q := newHotQueue(Config{
+		HotQueue: 100, MaxBytes: 1000, Logger: slog.New(slog.DiscardHandler),
+		Observe: observe.Hooks{HotDropped: func(info observe.HotDroppedInfo) { dropped += info.Events }},
+	})
+	commit := func(n int) driver.Commit {
+		var c driver.Commit
+		for range n {
+			c.Entries = append(c.Entries, driver.Entry{Event: waybill.Event{Payload: make([]byte, 600)}})
+		}
+		return c
+	}
+	for range 2 {
+		q.offer(commit(3))
+		q.offer(commit(1))
+		var entries, wakes int
+		q.take(func(commits []driver.Commit) {
+			for _, c := range commits {
+				entries += len(c.Entries)
+				if len(c.Entries) == 0 {
+					wakes++
+				}
+			}
+		})
+		if entries != 2 || wakes == 0 || dropped != 2 || q.depth.Load() != 2 {
+			t.Errorf("%d events are queued, %d dropped, %d count as queued, %d wake-ups; want 2, 2, 2 and some", entries, dropped, q.depth.Load(), wakes)
+		}
+		dropped = 0
+		q.done(2)
 	}
 }

@@ -43,13 +43,17 @@ type Config struct {
 	// process and wait in memory. Events that find the queue full are read from
 	// the table instead. Defaults to 1000; negative turns the hot path off.
 	HotQueue int
-	// ColdQueue is the number of events read from the tables and ready in
-	// memory at which the relay stops reading; the last read may add BatchSize.
-	// In addition, the sink has up to Workers times BatchSize events in flight.
-	// Events that wait behind another event of their aggregate are not counted;
-	// a lane has at most max(128, (ColdQueue+BatchSize)/lanes) events in
-	// memory. The relay does not count bytes. Defaults to 1000.
+	// ColdQueue is the maximum number of events that were read from the tables
+	// and wait in memory. Events in flight are not counted: the sink has up to
+	// Workers times BatchSize. Up to 64 events with a priority may be added.
+	// Defaults to 2000.
 	ColdQueue int
+	// MaxBytes is the size of the events in memory, waiting or in flight, at
+	// which the relay stops reading: the sum of their payloads and headers. A
+	// single larger event is delivered all the same. Events that this process
+	// has just committed may take as much again until the relay takes them.
+	// Defaults to 32 MiB; negative means no limit.
+	MaxBytes int
 
 	// MaxAttempts is the total number of attempts after which a failed event
 	// becomes a dead letter. Defaults to 10; negative means no limit.
@@ -166,7 +170,8 @@ func (c Config) complete() (Config, error) {
 	number(&c.Workers, "Workers", 4)
 	number(&c.BatchSize, "BatchSize", 500)
 	c.HotQueue = cmp.Or(c.HotQueue, 1000)
-	number(&c.ColdQueue, "ColdQueue", 1000)
+	number(&c.ColdQueue, "ColdQueue", 2000)
+	c.MaxBytes = cmp.Or(c.MaxBytes, 32<<20)
 	c.MaxAttempts = cmp.Or(c.MaxAttempts, 10)
 	positive(&c.BackoffBase, "BackoffBase", 200*time.Millisecond)
 	if longest := cmp.Or(c.BackoffMax, defaultBackoffMax); longest > 0 && c.BackoffBase > longest {

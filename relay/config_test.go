@@ -18,7 +18,7 @@ func TestDefaults(t *testing.T) {
 	}
 	for name, same := range map[string]bool{
 		"Name": c.Name == "relay", "Workers": c.Workers == 4, "BatchSize": c.BatchSize == 500,
-		"HotQueue": c.HotQueue == 1000, "ColdQueue": c.ColdQueue == 1000, "MaxAttempts": c.MaxAttempts == 10,
+		"HotQueue": c.HotQueue == 1000, "ColdQueue": c.ColdQueue == 2000, "MaxBytes": c.MaxBytes == 32<<20, "MaxAttempts": c.MaxAttempts == 10,
 		"BackoffBase": c.BackoffBase == 200*time.Millisecond, "BackoffMax": c.BackoffMax == time.Minute,
 		"Lease": c.Lease == 15*time.Second, "Heartbeat": c.Heartbeat == 5*time.Second,
 		"PollInterval": c.PollInterval == 2*time.Second, "Linger": c.Linger == 2*time.Millisecond,

@@ -73,13 +73,13 @@ func allocations(t *testing.T, hooks observe.Hooks, answer error, events int) fl
 	defer e.timer.Stop()
 	now := time.Now()
 	e.member.renewed(now, time.Hour)
-	e.ledger.LaneAcquired(driver.Lease{Lane: 1}, nil, now)
+	e.main.ledger.LaneAcquired(driver.Lease{Lane: 1}, nil, now)
 	answerTo := func(kind ledger.ReadKind, a ledger.Answer) {
-		r, ok := e.ledger.StartRead(kind, now)
+		r, ok := e.main.ledger.StartRead(kind, now)
 		if !ok {
 			t.Fatalf("there is no %s read", kind)
 		}
-		e.ledger.RowsRead(r, a, now)
+		e.main.ledger.RowsRead(r, a, now)
 	}
 	answerTo(ledger.ReadHolds, ledger.Answer{})
 	answerTo(ledger.ReadWriters, ledger.Answer{Writers: &driver.WriterState{}})
@@ -93,16 +93,16 @@ func allocations(t *testing.T, hooks observe.Hooks, answer error, events int) fl
 		now = now.Add(time.Minute) // a poll is due
 		answerTo(ledger.ReadFast, ledger.Answer{Page: driver.Page{Rows: rows, Now: now}})
 		e.member.renewed(now, time.Hour)
-		e.dispatch(now)
-		j := <-e.jobs
-		e.deliver(j)
-		e.finishJob(j)
+		e.main.dispatch(now)
+		j := <-e.main.jobs
+		e.main.deliver(j)
+		e.main.finishJob(j)
 		e.report(now)
 		e.gauges()
-		s, ok := e.ledger.NextSettlement(now.Add(time.Second))
+		s, ok := e.main.ledger.NextSettlement(now.Add(time.Second))
 		if !ok || s.Events() != events {
 			t.Fatalf("%d outcomes, want %d", s.Events(), events)
 		}
-		e.ledger.Settled(s, driver.Settled{Held: []int{1}}, time.Millisecond, now)
+		e.main.ledger.Settled(s, driver.Settled{Held: []int{1}}, time.Millisecond, now)
 	})
 }

@@ -3,6 +3,7 @@ package relay
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/waybillhq/waybill"
@@ -23,31 +24,26 @@ import (
 type engine struct {
 	cfg     Config
 	db      database
-	sink    waybill.Sink
 	node    store.Node
 	log     *slog.Logger
 	observe observe.Hooks
 
-	ledger *ledger.Ledger
+	// main is the queue of the outbox, with the sink of a relay that has one.
+	// targets are the destinations of a relay that has several; queues are main
+	// and the queues of their backlogs.
+	main    *queue
+	targets []*target
+	queues  []*queue
+	check   checks
+
 	source *driver.Hub // identifies the tables
 	total  int         // number of lanes of the outbox
 
-	reads   chan ledger.Read
-	pages   chan readReply
-	reading bool
-	settles chan settleJob
-	answers chan settleReply
-
-	serial  bool // the sink is a SerialSink
-	jobs    chan *job
-	results chan *job
-	free    []*job // finished jobs, for reuse
-	idle    int    // workers without a job
-	calls   int    // jobs with workers
-	chunk   chunker
-	// suspects are the deliveries of suspects in flight. Their contexts can end
-	// before the others.
-	suspects []*job
+	pages       chan readReply
+	answers     chan settleReply
+	results     chan *job
+	lateAnswers chan answer
+	ended       chan struct{} // closed when the engine ends
 
 	commits  *hotQueue
 	database *outage.Log
@@ -70,20 +66,40 @@ type engine struct {
 }
 
 func newEngine(db database, sink waybill.Sink, cfg Config) *engine {
-	e := &engine{
-		cfg: cfg, db: db, sink: sink, log: cfg.Logger, observe: cfg.Observe,
-		node:   store.Node{ID: waybill.NewID(), Relay: cfg.Name},
-		ledger: newLedger(sink, cfg),
-		source: db.Local(),
-		reads:  make(chan ledger.Read, 1), pages: make(chan readReply, 1),
-		settles: make(chan settleJob, 1), answers: make(chan settleReply, 1),
-		jobs: make(chan *job, cfg.Workers), results: make(chan *job, cfg.Workers),
-		idle:    cfg.Workers,
-		commits: newHotQueue(cfg),
-		timer:   time.NewTimer(0),
+	e := newBareEngine(db, cfg)
+	e.addQueue(newQueue(e, db, sink, cfg.Workers, ledgerConfig(cfg)))
+	return e
+}
+
+// newEngineTo returns the engine of a relay with several destinations.
+func newEngineTo(db database, all []Destination, cfg Config) *engine {
+	e := newBareEngine(db, cfg)
+	sinks := make([]waybill.Sink, len(all))
+	for i, d := range all {
+		sinks[i] = d.Sink
 	}
+	e.addQueue(newQueueOf(e, db, sinks, cfg.Workers, ledgerConfig(cfg)))
+	for i, d := range all {
+		t := newTarget(e, d, i)
+		e.targets = append(e.targets, t)
+		e.addQueue(t.queue)
+	}
+	return e
+}
+
+// newBareEngine returns an engine without queues.
+func newBareEngine(db database, cfg Config) *engine {
+	e := &engine{
+		cfg: cfg, db: db, log: cfg.Logger, observe: cfg.Observe,
+		node:   store.Node{ID: waybill.NewID(), Relay: cfg.Name},
+		source: db.Local(), ended: make(chan struct{}),
+		pages: make(chan readReply, 1), answers: make(chan settleReply, 1), results: make(chan *job, cfg.Workers),
+		lateAnswers: make(chan answer),
+		commits:     newHotQueue(cfg),
+		timer:       time.NewTimer(0),
+	}
+	e.check.jobs, e.check.replies = make(chan checkJob, 1), make(chan checkReply, 1)
 	e.database = outage.New(cfg.Logger, "the database")
-	_, e.serial = sink.(SerialSink)
 	e.io, e.endIO = context.WithCancel(context.Background())
 	e.lease, e.endLease = context.WithCancelCause(context.Background())
 	e.member.start = time.Now()
@@ -91,19 +107,30 @@ func newEngine(db database, sink waybill.Sink, cfg Config) *engine {
 	return e
 }
 
-func newLedger(sink waybill.Sink, cfg Config) *ledger.Ledger {
-	c := ledger.Config{
-		BatchSize: cfg.BatchSize, HotQueue: cfg.HotQueue, ColdQueue: cfg.ColdQueue,
+// addQueue adds a queue; the first one is that of the outbox. Every answer of a
+// queue finds room in the engine's channels.
+func (e *engine) addQueue(q *queue) {
+	e.queues = append(e.queues, q)
+	if e.main == nil {
+		e.main = q
+	}
+	workers := 0
+	for _, q := range e.queues {
+		workers += q.workers
+	}
+	e.pages, e.answers = make(chan readReply, len(e.queues)), make(chan settleReply, len(e.queues))
+	e.results = make(chan *job, workers)
+}
+
+// ledgerConfig returns the settings of the outbox's ledger.
+func ledgerConfig(cfg Config) ledger.Config {
+	return ledger.Config{
+		BatchSize: cfg.BatchSize, HotQueue: cfg.HotQueue, ColdQueue: cfg.ColdQueue, MaxBytes: cfg.MaxBytes,
 		MaxAttempts: cfg.MaxAttempts, UnknownGrace: cfg.UnknownGrace, Block: cfg.OnDead == Block,
 		PollInterval: cfg.PollInterval, SweepInterval: cfg.SweepInterval, Linger: cfg.Linger,
 		History: cfg.HistoryRetention > 0,
 		Backoff: delays{base: cfg.BackoffBase, max: cfg.BackoffMax, series: cfg.BackoffSeries}.after,
 	}
-	_, c.Ordered = sink.(OrderedSink)
-	if d, ok := sink.(DestinationSink); ok {
-		c.Destination = d.Destination
-	}
-	return ledger.New(c)
 }
 
 // run works until the context has ended and the deliveries in flight are
@@ -121,19 +148,23 @@ func (e *engine) run(ctx context.Context) error {
 		e.schedule()
 		select {
 		case j := <-e.results:
-			e.finishJob(j)
+			j.queue.finishJob(j)
 			e.takeResults()
 		case r := <-e.pages:
-			e.finishRead(r)
+			r.queue.finishRead(r)
 		case a := <-e.answers:
-			e.finishSettle(a)
+			a.queue.finishSettle(a)
+		case a := <-e.lateAnswers:
+			e.finishLate(a, time.Now())
+		case r := <-e.check.replies:
+			e.finishCheck(r)
 		case r := <-e.member.replies:
 			e.finishMember(r)
 		case <-e.commits.signal:
 			// While many events are read anyway, the next read takes the
 			// notifications too: waking up for each one costs more.
-			e.ledger.CommitsWait()
-			if e.ledger.IsCalm() {
+			e.main.ledger.CommitsWait()
+			if e.main.ledger.IsCalm() {
 				e.takeCommits()
 			}
 		case <-e.timer.C:
@@ -150,7 +181,7 @@ func (e *engine) takeResults() {
 	for {
 		select {
 		case j := <-e.results:
-			e.finishJob(j)
+			j.queue.finishJob(j)
 		default:
 			return
 		}
@@ -159,7 +190,13 @@ func (e *engine) takeResults() {
 
 // takeCommits hands the announcements of commits to the ledger.
 func (e *engine) takeCommits() {
-	e.commits.take(func(all []driver.Commit) { e.ledger.Announced(all, time.Now()) })
+	e.commits.take(func(all []driver.Commit) {
+		now := time.Now()
+		e.main.ledger.Announced(all, now)
+		if e.targets != nil && slices.ContainsFunc(all, func(c driver.Commit) bool { return len(c.Entries) == 0 }) {
+			e.wakeBacklogs(now) // an operator may have changed them
+		}
+	})
 }
 
 // act starts all work that can be started.
@@ -168,11 +205,11 @@ func (e *engine) act() {
 	e.database.Tick(now)
 	e.report(now)
 	e.checkLease(now)
-	e.ledger.Probe(now)
-	e.dispatch(now)
-	e.settle(now)
-	e.read(now)
+	for _, q := range e.queues {
+		q.act(now)
+	}
 	e.membership(now)
+	e.checkBacklogs(now)
 	e.report(now)
 }
 
@@ -200,86 +237,71 @@ func (e *engine) schedule() {
 		ahead(e.stopBy)
 		ahead(e.stopBy.Add(workerTime + releaseTime))
 	}
-	for _, l := range e.ledger.Draining() {
+	for _, l := range e.main.ledger.Draining() {
 		ahead(e.releaseBy(l))
 	}
-	if e.ledger.AnyUnavailable() {
+	if e.anyUnavailable() {
 		ahead(e.downLoggedAt.Add(outage.Every))
 	}
-	if at, ok := e.ledger.NextWakeup(); ok && at.Before(next) {
-		next = at
+	for _, q := range e.queues {
+		if at, ok := q.ledger.NextWakeup(); ok && at.Before(next) {
+			next = at
+		}
 	}
+	for _, t := range e.targets {
+		if q := t.queue; q.idle > 0 && q.ledger.Ready() > 0 && !t.isPaused() {
+			ahead(t.rate.next(now))
+		}
+	}
+	earlier(e.nextCheck())
 	// A timer that fires a little late is fine, and saves a second wake-up.
 	e.timer.Reset(max(next.Sub(now), 0))
-}
-
-// read starts the next read, if one is due and none is under way.
-func (e *engine) read(now time.Time) {
-	for kind := range e.ledger.DueReads(now) {
-		if kind == ledger.ReadFast && e.ledger.AreCommitsWaiting() {
-			e.takeCommits()
-		}
-		if r, ok := e.ledger.StartRead(kind, now); ok {
-			e.reading, e.seen.began = true, now
-			e.reads <- r
-			return
-		}
-	}
-}
-
-// finishRead handles the answer to a read.
-func (e *engine) finishRead(r readReply) {
-	e.reading = false
-	now := time.Now()
-	name := "read " + r.read.Kind.String()
-	if r.err != nil {
-		e.database.Failed(name, r.err)
-		if k := r.read.Kind; k == ledger.ReadFast || k == ledger.ReadHolds || k == ledger.ReadWriters {
-			e.seen.failed = now
-		}
-		e.ledger.ReadFailed(r.read, now)
-		return
-	}
-	e.database.Succeeded(name)
-	if r.read.Kind == ledger.ReadFast && !e.stopping {
-		e.seen.good = e.seen.began
-	}
-	e.ledger.RowsRead(r.read, r.answer, now)
-}
-
-// settle sends a settlement if one is due and none is under way.
-func (e *engine) settle(now time.Time) {
-	if s, ok := e.ledger.NextSettlement(now); ok {
-		// The settlement is detached from cancellation; one that takes longer
-		// than the lease will be rejected anyway.
-		e.settles <- settleJob{settlement: s, until: now.Add(e.cfg.Lease)}
-	}
-}
-
-// finishSettle handles the answer to a settlement.
-func (e *engine) finishSettle(r settleReply) {
-	now := time.Now()
-	if r.err != nil {
-		e.database.Failed("settle", r.err)
-		e.ledger.SettlementFailed(r.settlement, now)
-		return
-	}
-	e.database.Succeeded("settle")
-	e.ledger.Settled(r.settlement, r.settled, r.took, now)
 }
 
 // stop stops taking events: events in flight are finished, waiting ones stay in
 // their table.
 func (e *engine) stop() {
-	e.log.Info("relay stopping", slog.Int(logkey.Calls, e.calls))
+	e.log.Info("relay stopping", slog.Int(logkey.Calls, e.calls()))
 	now := time.Now()
 	e.stopping = true
 	e.stopBy = now.Add(max(e.cfg.DrainTimeout, 0))
-	e.ledger.Stop(now)
-	for _, l := range e.ledger.Lanes() {
-		e.ledger.DrainLane(l.Lease.Lane, e.stopBy, now)
+	for _, q := range e.queues {
+		q.ledger.Stop(now)
+	}
+	for _, l := range e.main.ledger.Lanes() {
+		e.drainLane(l.Lease.Lane, e.stopBy, now)
 	}
 	e.commits.close()
+}
+
+// calls returns the number of jobs with workers.
+func (e *engine) calls() int {
+	n := 0
+	for _, q := range e.queues {
+		n += q.calls
+	}
+	return n
+}
+
+// drainLane stops taking events of a lane.
+func (e *engine) drainLane(lane int, by, now time.Time) {
+	e.main.ledger.DrainLane(lane, by, now)
+	for _, t := range e.targets {
+		t.drain(lane, by, now)
+	}
+}
+
+// laneLost drops a lane that this node does not own any more.
+func (e *engine) laneLost(lane int, now time.Time) {
+	e.main.ledger.LaneLost(lane, now)
+	for _, t := range e.targets {
+		t.lost(lane, now)
+	}
+}
+
+// anyUnavailable reports whether a destination is unavailable.
+func (e *engine) anyUnavailable() bool {
+	return slices.ContainsFunc(e.queues, func(q *queue) bool { return q.ledger.AnyUnavailable() })
 }
 
 // drained reports whether nothing is in flight any more, or the drain and the

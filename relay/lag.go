@@ -9,16 +9,16 @@ import (
 // gauges reports the queue depths and the lag.
 func (e *engine) gauges() {
 	if e.observe.QueueDepths != nil {
-		hot, cold := e.ledger.Depths()
-		e.observe.QueueDepths(observe.QueueDepthsInfo{Hot: hot, Cold: cold})
+		hot, cold, bytes := e.main.ledger.Depths()
+		e.observe.QueueDepths(observe.QueueDepthsInfo{Hot: hot, Cold: cold, Bytes: bytes})
 	}
 	if e.observe.Lag == nil {
 		return
 	}
 	now := time.Now()
-	oldest := e.ledger.OldestAge(now)
-	if !e.seen.blind(now, e.reading) {
-		if e.seen.good.IsZero() && e.ledger.LaneCount()+len(e.member.want) > 0 {
+	oldest := e.main.ledger.OldestAge(now)
+	if !e.seen.blind(now, e.main.reading) {
+		if e.seen.good.IsZero() && e.main.ledger.LaneCount()+len(e.member.want) > 0 {
 			return // nothing has been read yet: the lag is not known
 		}
 		e.seen.oldest = now.Add(-oldest)

@@ -59,6 +59,11 @@ type memberJob struct {
 	leases []driver.Lease
 	dirty  bool
 	until  time.Time
+	// names are the destinations to register with the first heartbeat; backlogs
+	// the numbers of the destinations whose backlogs are checked after an
+	// acquisition.
+	names    []string
+	backlogs []int
 }
 
 type memberReply struct {
@@ -67,6 +72,10 @@ type memberReply struct {
 	view   store.Membership
 	leases []driver.Lease
 	err    error
+	// registry are the registered destinations. occupied are the lanes that
+	// have rows in the backlog of each destination; nil if they are not known.
+	registry []store.Destination
+	occupied map[int][]int
 }
 
 // memberInterval is the interval between heartbeats while there are other
@@ -110,8 +119,14 @@ func (e *engine) memberWorker() {
 		switch j.kind {
 		case beat:
 			r.view, r.err = e.heartbeat(ctx, j.node)
+			if r.err == nil && j.names != nil {
+				r.registry, r.err = e.db.backlogs.AddDestinations(ctx, j.names...)
+			}
 		case acquire:
 			r.leases, r.err = e.db.Acquire(ctx, j.node, j.lanes, j.window)
+			if r.err == nil && len(r.leases) > 0 && len(j.backlogs) > 0 {
+				r.occupied = e.knownOccupied(ctx, j.backlogs)
+			}
 		case release:
 			r.err = e.db.Release(ctx, j.leases, j.dirty)
 		case leave, forget:
@@ -130,7 +145,7 @@ func (e *engine) membership(now time.Time) {
 	}
 	var clean, dirty []driver.Lease
 	if !now.Before(m.notUntil) {
-		clean, dirty = e.toRelease(e.ledger.Draining(), now)
+		clean, dirty = e.toRelease(e.main.ledger.Draining(), now)
 	}
 	j := memberJob{node: e.node, until: now.Add(e.cfg.Lease / 2)}
 	if !m.joined {
@@ -141,15 +156,19 @@ func (e *engine) membership(now time.Time) {
 		j.kind, j.leases = release, clean
 	case len(dirty) > 0:
 		j.kind, j.leases, j.dirty = release, dirty, true
-	case e.stopping && e.ledger.LaneCount() == 0 && m.joined:
+	case e.stopping && e.main.ledger.LaneCount() == 0 && m.joined:
 		j.kind, j.until = leave, now.Add(releaseTime)
 	case e.stopping && !m.joined:
 		m.left = true
 		return
 	case !now.Before(m.nextBeat):
 		j.kind = beat
+		if !m.joined {
+			j.names = e.targetNames()
+		}
 	case len(m.want) > 0 && !e.stopping:
-		j.kind, j.lanes, j.window = acquire, m.want, e.ledger.Window()
+		j.kind, j.lanes, j.window = acquire, m.want, e.main.ledger.Window()
+		j.backlogs = e.targetNumbers()
 		m.want = nil
 	default:
 		return
@@ -164,6 +183,10 @@ func (e *engine) membership(now time.Time) {
 // kills its process would kill the next process uncounted.
 func (e *engine) toRelease(draining []ledger.Lane, now time.Time) (clean, dirty []driver.Lease) {
 	for _, l := range draining {
+		for _, t := range e.targets {
+			busy, suspects := t.isBusy(l.Lease.Lane)
+			l.Busy, l.Suspects = l.Busy || busy, l.Suspects || suspects
+		}
 		switch {
 		case !l.Busy && !l.Suspects:
 			clean = append(clean, l.Lease)
@@ -216,13 +239,17 @@ func (e *engine) finishAcquire(r memberReply) {
 	now := time.Now()
 	for _, lease := range r.leases {
 		claim := &driver.Claim{Token: lease.Token, History: e.cfg.HistoryRetention > 0, Source: e.source}
-		e.ledger.LaneAcquired(lease, claim, now)
+		e.main.ledger.LaneAcquired(lease, claim, now)
+		for _, t := range e.targets {
+			lanes, known := r.occupied[t.number]
+			t.acquired(lease, !known || slices.Contains(lanes, lease.Lane), now)
+		}
 		if e.stopping {
-			e.ledger.DrainLane(lease.Lane, e.stopBy, now)
+			e.drainLane(lease.Lane, e.stopBy, now)
 		}
 	}
 	if len(r.leases) > 0 {
-		e.log.Info("lanes acquired", slog.Int(logkey.Lanes, len(r.leases)), slog.Int(logkey.Owned, e.ledger.LaneCount()))
+		e.log.Info("lanes acquired", slog.Int(logkey.Lanes, len(r.leases)), slog.Int(logkey.Owned, e.main.ledger.LaneCount()))
 	}
 }
 
@@ -239,9 +266,9 @@ func (e *engine) finishRelease(r memberReply) {
 	for _, lease := range r.memberJob.leases {
 		released[lease] = true
 	}
-	for _, l := range e.ledger.Lanes() {
+	for _, l := range e.main.ledger.Lanes() {
 		if released[l.Lease] {
-			e.ledger.LaneLost(l.Lease.Lane, now)
+			e.laneLost(l.Lease.Lane, now)
 		}
 	}
 }
@@ -257,13 +284,16 @@ func (e *engine) finishBeat(r memberReply) {
 		}
 		m.nextBeat = now.Add(min(memberInterval, e.cfg.Heartbeat) / 2)
 		e.database.Failed("heartbeat", r.err)
-		e.ledger.Distrust(now)
+		for _, q := range e.queues {
+			q.ledger.Distrust(now)
+		}
 		e.seen.failed = now
 		e.gauges()
 		return
 	}
 	e.database.Succeeded("heartbeat")
 	m.joined = true
+	e.register(r.registry, now)
 	m.nextBeat = r.began.Add(e.cfg.Heartbeat)
 	if len(r.view.Nodes) > 1 {
 		m.nextBeat = r.began.Add(min(memberInterval, e.cfg.Heartbeat))
@@ -272,7 +302,9 @@ func (e *engine) finishBeat(r memberReply) {
 	e.renewLease()
 	if e.total != len(r.view.Lanes) {
 		e.total = len(r.view.Lanes)
-		e.ledger.SetLaneCount(e.total)
+		for _, q := range e.queues {
+			q.ledger.SetLaneCount(e.total)
+		}
 	}
 	if e.reconcileOwnership(r.view) {
 		e.rebalance(r.view, now)
@@ -294,7 +326,7 @@ func (e *engine) reconcileOwnership(view store.Membership) bool {
 			known = false
 		case ok && (s.Owner != e.node.ID || s.Epoch != l.Lease.Epoch):
 			e.logLost(s.Lane, s.Epoch)
-			e.ledger.LaneLost(s.Lane, now)
+			e.laneLost(s.Lane, now)
 		}
 	}
 	if known || e.stopping {
@@ -302,7 +334,7 @@ func (e *engine) reconcileOwnership(view store.Membership) bool {
 	}
 	e.log.Warn("the answer to an acquisition was lost; the node rejoins")
 	for lane := range own {
-		e.ledger.LaneLost(lane, now)
+		e.laneLost(lane, now)
 	}
 	// The old id expires, unless leaving succeeds.
 	e.member.working = true
@@ -315,7 +347,7 @@ func (e *engine) reconcileOwnership(view store.Membership) bool {
 // ownLanes returns the lanes that this node owns, by number.
 func (e *engine) ownLanes() map[int]ledger.Lane {
 	own := make(map[int]ledger.Lane)
-	for _, l := range e.ledger.Lanes() {
+	for _, l := range e.main.ledger.Lanes() {
 		own[l.Lease.Lane] = l
 	}
 	return own
@@ -354,13 +386,13 @@ func (e *engine) rebalance(view store.Membership, now time.Time) {
 // returns the number of the others.
 func (e *engine) drainSurplus(fair int, now time.Time) int {
 	owned := 0
-	for _, l := range e.ledger.Lanes() {
+	for _, l := range e.main.ledger.Lanes() {
 		switch {
 		case l.Draining:
 		case owned < fair:
 			owned++
 		default:
-			e.ledger.DrainLane(l.Lease.Lane, now.Add(max(e.cfg.DrainTimeout, 0)), now)
+			e.drainLane(l.Lease.Lane, now.Add(max(e.cfg.DrainTimeout, 0)), now)
 		}
 	}
 	return owned
@@ -379,11 +411,11 @@ func (e *engine) checkLease(now time.Time) {
 		// released in good order and acquired anew.
 		e.log.Warn("the lease has lapsed; its lanes are released")
 		e.endLease(waybill.ErrLeaseLost)
-		for _, l := range e.ledger.Lanes() {
-			e.ledger.DrainLane(l.Lease.Lane, now.Add(max(e.cfg.DrainTimeout, 0)), now)
+		for _, l := range e.main.ledger.Lanes() {
+			e.drainLane(l.Lease.Lane, now.Add(max(e.cfg.DrainTimeout, 0)), now)
 		}
-	case e.stopping && !now.Before(e.stopBy) && e.calls > 0:
-		e.log.Warn("the drain timed out; deliveries in flight stay pending", slog.Int(logkey.Calls, e.calls))
+	case e.stopping && !now.Before(e.stopBy) && e.calls() > 0:
+		e.log.Warn("the drain timed out; deliveries in flight stay pending", slog.Int(logkey.Calls, e.calls()))
 		e.endLease(errDrain)
 	}
 	e.endSuspects(now)
@@ -397,11 +429,13 @@ func (e *engine) endSuspects(now time.Time) {
 	if e.stopping {
 		return
 	}
-	for _, j := range e.suspects {
-		if !j.stopped && slices.ContainsFunc(j.items, func(it *ledger.Item) bool { return it.IsOverdue(now) }) {
-			j.stopped = true
-			j.stop(errDrain)
-			e.ledger.ExtendDrain(j.items, now.Add(workerTime))
+	for _, q := range e.queues {
+		for _, j := range q.suspects {
+			if !j.stopped && slices.ContainsFunc(j.items, func(it *ledger.Item) bool { return it.IsOverdue(now) }) {
+				j.stopped = true
+				j.stop(errDrain)
+				q.ledger.ExtendDrain(j.items, now.Add(workerTime))
+			}
 		}
 	}
 }

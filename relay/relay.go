@@ -1,10 +1,13 @@
 package relay
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -18,7 +21,8 @@ import (
 // Relay delivers the events of an outbox to a sink.
 type Relay struct {
 	db      database
-	sink    waybill.Sink
+	sink    waybill.Sink  // of a relay with one sink
+	to      []Destination // of a relay with several destinations
 	cfg     Config
 	running atomic.Bool
 }
@@ -31,6 +35,7 @@ type database struct {
 	watcher  driver.Watcher
 	migrator driver.Migrator
 	purger   driver.Maintainer
+	backlogs driver.Backlogs
 }
 
 // New returns a relay that delivers the events of an outbox to a sink. The
@@ -47,9 +52,58 @@ func New[T any](db driver.Store[T], sink waybill.Sink, cfg Config) (*Relay, erro
 	if err != nil {
 		return nil, fmt.Errorf("relay: %w", err)
 	}
-	cfg.Logger = cfg.Logger.With(slog.String(logkey.Component, "relay"), slog.String(logkey.Relay, cfg.Name))
-	d := database{Relay: roles.Relay, guard: roles.SinkGuard, watcher: roles.Watcher, migrator: roles.Migrator, purger: roles.OutboxAdmin}
-	return &Relay{db: d, sink: sink, cfg: cfg}, nil
+	return &Relay{db: databaseOf(roles), sink: sink, cfg: cfg.named()}, nil
+}
+
+// NewTo returns a relay that delivers the events of an outbox to several
+// destinations, each at its own pace. The store must have the role Backlogs.
+// The error names every invalid field of cfg and of the destinations.
+//
+// An event is done when each destination that takes it has received it, or has
+// it in its backlog; an event that no destination takes is done. While a
+// destination keeps up, its backlog is empty, and the relay costs the database
+// as much as with one sink. Config.MaxAttempts and Config.OnDead then apply to
+// events that end their process before the relay knows at which destination.
+//
+// Config.SinkName defaults to the names of the destinations.
+func NewTo[T any](db driver.Store[T], cfg Config, destinations ...Destination) (*Relay, error) {
+	roles, err := driver.Get(db, "relay", "Relay", "Backlogs")
+	if err != nil {
+		return nil, err
+	}
+	cfg.SinkName = cmp.Or(cfg.SinkName, sinkNameOf(destinations))
+	cfg, err = cfg.complete()
+	if err != nil {
+		return nil, fmt.Errorf("relay: %w", err)
+	}
+	all, err := completeAll(destinations, cfg)
+	if err != nil {
+		return nil, fmt.Errorf("relay: %w", err)
+	}
+	return &Relay{db: databaseOf(roles), to: all, cfg: cfg.named()}, nil
+}
+
+// sinkNameOf returns the name by which the outbox remembers destinations.
+func sinkNameOf(all []Destination) string {
+	names := make([]string, len(all))
+	for i, d := range all {
+		names[i] = d.Name
+	}
+	slices.Sort(names)
+	return "destinations " + strings.Join(names, ", ")
+}
+
+// databaseOf returns the roles that a relay uses.
+func databaseOf[T any](roles driver.Roles[T]) database {
+	return database{
+		Relay: roles.Relay, guard: roles.SinkGuard, watcher: roles.Watcher, migrator: roles.Migrator, purger: roles.OutboxAdmin, backlogs: roles.Backlogs,
+	}
+}
+
+// named returns the config with the relay's name in its logger.
+func (c Config) named() Config {
+	c.Logger = c.Logger.With(slog.String(logkey.Component, "relay"), slog.String(logkey.Relay, c.Name))
+	return c
 }
 
 var errRunning = errors.New("relay: already running")
@@ -74,7 +128,12 @@ func (r *Relay) Run(ctx context.Context) error {
 	if err := r.checkTables(ctx); err != nil {
 		return err
 	}
-	e := newEngine(r.db, r.sink, r.cfg)
+	var e *engine
+	if r.to == nil {
+		e = newEngine(r.db, r.sink, r.cfg)
+	} else {
+		e = newEngineTo(r.db, r.to, r.cfg)
+	}
 	e.log.Info("relay started", slog.String(logkey.Node, e.node.ID.String()))
 	stop := e.start(ctx)
 	err := e.run(ctx)
@@ -110,12 +169,15 @@ func (r *Relay) checkTables(ctx context.Context) error {
 // rejected.
 func (e *engine) start(ctx context.Context) (stop func()) {
 	var group, workers sync.WaitGroup
-	group.Go(e.reader)
-	group.Go(e.settler)
-	group.Go(e.memberWorker)
-	for range e.cfg.Workers {
-		workers.Go(e.work)
+	for _, q := range e.queues {
+		group.Go(q.reader)
+		group.Go(q.settler)
+		for range q.workers {
+			workers.Go(q.work)
+		}
 	}
+	group.Go(e.memberWorker)
+	group.Go(e.checker)
 	background, endBackground := context.WithCancel(ctx)
 	e.startBackground(background, &group)
 	unsubscribe := e.db.Local().Listen(e.commits.offer)
@@ -125,10 +187,12 @@ func (e *engine) start(ctx context.Context) (stop func()) {
 		e.endIO()
 		e.endLease(errDrain)
 		e.timer.Stop()
-		close(e.reads)
-		close(e.settles)
+		close(e.ended)
+		for _, q := range e.queues {
+			q.close()
+		}
 		close(e.member.jobs)
-		close(e.jobs)
+		close(e.check.jobs)
 		e.db.Local().SetLocalLanes(nil)
 		group.Wait()
 		ended := make(chan struct{})
@@ -154,6 +218,9 @@ const workerTime = time.Second
 func (e *engine) startBackground(ctx context.Context, group *sync.WaitGroup) {
 	if k := e.db.purger; k != nil && e.cfg.PurgeInterval > 0 {
 		p := retention.Policy{HistoryRetention: e.cfg.HistoryRetention, DeadRetention: e.cfg.DeadRetention, BatchSize: e.cfg.PurgeBatchSize}
+		if e.targets != nil {
+			p.Backlogs = e.db.backlogs
+		}
 		group.Go(func() {
 			retention.Loop(ctx, k, p, min(purgeDelay, e.cfg.PurgeInterval), e.cfg.PurgeInterval, e.log, e.observe)
 		})

@@ -39,8 +39,8 @@ func TestReleaseInGoodOrder(t *testing.T) {
 // lane, and nothing else: the next owner begins with what the tables say.
 func TestViolationDropsTheLane(t *testing.T) {
 	e := testEngine(t, &hubOnly{}, 3, 4)
-	e.fact(ledger.Violation{Lane: 3, From: "settled", To: "queued"}, time.Now())
-	if lanes := e.ledger.Lanes(); len(lanes) != 1 || lanes[0].Lease.Lane != 4 {
+	e.main.fact(ledger.Violation{Lane: 3, From: "settled", To: "queued"}, time.Now())
+	if lanes := e.main.ledger.Lanes(); len(lanes) != 1 || lanes[0].Lease.Lane != 4 {
 		t.Errorf("the relay has the lanes %+v, want lane 4", lanes)
 	}
 }

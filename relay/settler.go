@@ -10,6 +10,7 @@ import (
 )
 
 type settleJob struct {
+	queue      *queue
 	settlement ledger.Settlement
 	until      time.Time
 }
@@ -22,11 +23,12 @@ type settleReply struct {
 }
 
 // settler runs settlements until the channel is closed.
-func (e *engine) settler() {
-	for j := range e.settles {
+func (q *queue) settler() {
+	e := q.e
+	for j := range q.settles {
 		ctx, cancel := context.WithDeadline(context.Background(), j.until)
 		began := time.Now()
-		settled, err := e.db.Settle(ctx, j.settlement.Settlement)
+		settled, err := q.rows.Settle(ctx, j.settlement.Settlement)
 		cancel()
 		took := time.Since(began)
 		// The hook is called here, because the answer of the last settlement is

@@ -13,8 +13,10 @@ import (
 	"github.com/waybillhq/waybill/relay/internal/ledger"
 )
 
-// job is one call of the sink.
+// job is one batch of events with a worker. A batch of a backlog, or of a relay
+// with one sink, is one call of the sink.
 type job struct {
+	queue *queue
 	ctx   context.Context
 	items []*ledger.Item
 	batch []waybill.Delivery
@@ -26,96 +28,82 @@ type job struct {
 	took    time.Duration
 	lapsed  bool // the lease had lapsed before the call
 	ended   bool // the context ended during the call
-}
 
-// dispatch gives jobs to idle workers.
-func (e *engine) dispatch(now time.Time) {
-	if e.stopping || !e.member.holdsLease(now) {
-		return
-	}
-	e.ledger.CountSuspects(now)
-	for e.idle > 0 && e.ledger.SuspectsReady() > 0 {
-		j := e.newJob()
-		j.items = e.ledger.NextSuspects(j.items, e.batchSize(e.ledger.SuspectsReady()), now)
-		j.ctx, j.stop = context.WithCancelCause(e.lease)
-		e.suspects = append(e.suspects, j)
-		e.send(j)
-	}
-	for e.idle > 0 && e.ledger.Ready() > 0 {
-		j := e.newJob()
-		j.items = e.ledger.NextBatch(j.items, e.batchSize(e.ledger.Ready()), now)
-		if len(j.items) == 0 {
-			e.free = append(e.free, j)
-			return
-		}
-		e.send(j)
-	}
-}
-
-func (e *engine) newJob() *job {
-	if n := len(e.free); n > 0 {
-		j := e.free[n-1]
-		e.free = e.free[:n-1]
-		return j
-	}
-	return &job{}
-}
-
-func (e *engine) send(j *job) {
-	for _, it := range j.items {
-		j.batch = append(j.batch, it.Delivery())
-	}
-	if j.ctx == nil {
-		j.ctx = e.lease
-	}
-	e.idle--
-	e.calls++
-	e.jobs <- j // the channel has room for every worker
+	// routes and answers are set for events of an outbox with destinations.
+	routes  []routing
+	answers []answer
 }
 
 // work delivers jobs until the channel is closed.
-func (e *engine) work() {
-	for j := range e.jobs {
-		e.deliver(j)
+func (q *queue) work() {
+	e := q.e
+	for j := range q.jobs {
+		q.deliver(j)
 		e.results <- j // the channel has room for every worker
 	}
 }
 
 // deliver calls the sink. It starts no delivery after the lease has lapsed, no
 // matter when the engine sent the job.
-func (e *engine) deliver(j *job) {
+func (q *queue) deliver(j *job) {
+	e := q.e
 	if !e.member.holdsLease(time.Now()) {
 		j.lapsed = true
 		return
 	}
-	ctx := j.ctx
-	if e.cfg.DeliverTimeout > 0 {
+	began := time.Now()
+	if q.to == nil && e.targets != nil {
+		e.deliverDirect(j)
+	} else {
+		j.results = q.call(j.ctx, j.batch)
+	}
+	j.took = time.Since(began)
+	j.ended = j.ctx.Err() != nil
+}
+
+// call calls the sink of a queue with a batch, within the time that a call may
+// take.
+func (q *queue) call(ctx context.Context, batch []waybill.Delivery) (results []error) {
+	timeout, name := q.e.cfg.DeliverTimeout, ""
+	if q.to != nil {
+		timeout, name = q.to.DeliverTimeout, q.to.Name
+		if !q.to.enter(ctx) {
+			return slices.Repeat([]error{context.Cause(ctx)}, len(batch))
+		}
+		defer q.to.leave()
+	}
+	if timeout > 0 {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, e.cfg.DeliverTimeout)
+		ctx, cancel = context.WithTimeout(ctx, timeout)
 		defer cancel()
 	}
 	var after func(observe.DeliverDoneInfo)
-	if e.observe.Deliver != nil {
-		ctx, after = e.observe.Deliver(ctx, observe.DeliverInfo{Batch: j.batch})
+	if q.e.observe.Deliver != nil {
+		ctx, after = q.e.observe.Deliver(ctx, observe.DeliverInfo{Batch: batch, Destination: name})
 	}
-	began := time.Now()
-	j.results = safely(ctx, e.sink, j.batch)
-	j.took = time.Since(began)
-	j.ended = j.ctx.Err() != nil
+	results = safely(ctx, q.sink, batch)
 	if after != nil {
-		after(observe.DeliverDoneInfo{Results: j.results})
+		after(observe.DeliverDoneInfo{Results: results})
 	}
+	return results
 }
 
 // finishJob hands the results of a call to the ledger.
-func (e *engine) finishJob(j *job) {
+func (q *queue) finishJob(j *job) {
+	e := q.e
 	now := time.Now()
-	e.idle++
-	e.calls--
-	e.chunk.add(len(j.items), j.took)
+	q.idle++
+	q.calls--
+	q.chunk.add(len(j.items), j.took)
 	if j.stop != nil {
 		j.stop(nil)
-		e.suspects = slices.DeleteFunc(e.suspects, func(x *job) bool { return x == j })
+		q.suspects = slices.DeleteFunc(q.suspects, func(x *job) bool { return x == j })
+		j.stop = nil
+	}
+	if len(j.routes) > 0 {
+		e.finishDirect(j, now)
+		q.recycle(j)
+		return
 	}
 	if !j.lapsed && len(j.results) != len(j.items) {
 		err := errResults(len(j.results), len(j.items))
@@ -125,42 +113,51 @@ func (e *engine) finishJob(j *job) {
 			j.results[i] = waybill.Unavailable(err)
 		}
 	}
-	e.finishResults(j, now)
-	clear(j.items)
-	clear(j.batch)
-	*j = job{items: j.items[:0], batch: j.batch[:0]}
-	e.free = append(e.free, j)
+	q.finishResults(j, now)
+	q.recycle(j)
 }
 
 // finishResults hands the result of each event to the ledger. An event did not
 // happen if the lease had lapsed, if the engine ended the call, or if an
 // ordered sink stopped in front of it.
-func (e *engine) finishResults(j *job, now time.Time) {
-	_, ordered := e.sink.(OrderedSink)
-	var failed map[aggregate]bool
+func (q *queue) finishResults(j *job, now time.Time) {
+	var failed failures
 	for i, it := range j.items {
 		var err error
 		if !j.lapsed {
 			err = j.results[i]
 		}
-		refused := err != nil && !errors.Is(err, waybill.ErrSettled)
-		behind := false
-		if ev := &it.Row().Event; ordered && ev.Ordered() && (refused || len(failed) > 0) {
-			key := aggregate{ev.TenantID, ev.AggregateType, ev.AggregateID}
-			behind = failed[key]
-			if refused && failed == nil {
-				failed = make(map[aggregate]bool)
-			}
-			if refused {
-				failed[key] = true
-			}
-		}
-		if j.lapsed || behind || refused && j.ended {
-			e.ledger.Undelivered(it, now)
+		behind := q.ordered && failed.note(&it.Row().Event, err)
+		if j.lapsed || behind || refuses(err) && j.ended {
+			q.ledger.Undelivered(it, now)
 			continue
 		}
-		e.finishDelivery(it, &j.batch[i], err, j.took, now)
+		q.finishDelivery(it, &j.batch[i], err, j.took, now)
 	}
+}
+
+// refuses reports whether a result means that the event was not delivered.
+func refuses(err error) bool { return err != nil && !errors.Is(err, waybill.ErrSettled) }
+
+// failures are the aggregates of a batch with an event that was refused.
+type failures map[aggregate]bool
+
+// note notes the result of an event, and reports whether the event follows one
+// of its aggregate that was refused: an ordered sink stopped in front of it.
+func (f *failures) note(ev *waybill.Event, err error) (behind bool) {
+	refused := refuses(err)
+	if !ev.Ordered() || !refused && len(*f) == 0 {
+		return false
+	}
+	key := aggregate{ev.TenantID, ev.AggregateType, ev.AggregateID}
+	behind = (*f)[key]
+	if refused {
+		if *f == nil {
+			*f = make(failures)
+		}
+		(*f)[key] = true
+	}
+	return behind
 }
 
 // aggregate identifies an aggregate.
@@ -168,22 +165,26 @@ type aggregate struct{ tenant, kind, id string }
 
 // finishDelivery hands the result of an event to the ledger, and calls the
 // hooks.
-func (e *engine) finishDelivery(it *ledger.Item, d *waybill.Delivery, err error, took time.Duration, now time.Time) {
+func (q *queue) finishDelivery(it *ledger.Item, d *waybill.Delivery, err error, took time.Duration, now time.Time) {
+	e := q.e
 	if stack := panicStack(err); stack != "" {
-		e.event(slog.LevelError, "the sink panicked", it, err, slog.String(logkey.Stack, stack))
+		q.event(slog.LevelError, "the sink panicked", it, err, slog.String(logkey.Stack, stack))
 	}
-	v := e.ledger.DeliveryEnded(it, d, err, now)
+	v := q.ledger.DeliveryEnded(it, d, err, now)
 	switch {
 	case v.Ignored:
 	case v.Class == waybill.ClassDone:
+		if q.to != nil {
+			q.to.breaker.passed()
+		}
 		if e.observe.Delivered != nil {
-			e.observe.Delivered(observe.DeliveredInfo{Delivery: d, Took: took, Age: e.ledger.Age(it, now)})
+			e.observe.Delivered(observe.DeliveredInfo{Delivery: d, Took: took, Age: q.ledger.Age(it, now), Destination: q.name()})
 		}
 	case v.Class == waybill.ClassPermanent:
 		e.report(now) // the hooks see the delivery, which is about to be reused
 	default:
 		if e.observe.Failed != nil {
-			e.observe.Failed(observe.FailedInfo{Delivery: d, Class: v.Class, Err: err, Took: took})
+			e.observe.Failed(observe.FailedInfo{Delivery: d, Class: v.Class, Err: err, Took: took, Destination: q.name()})
 		}
 	}
 }
@@ -235,13 +236,3 @@ func (c *chunker) size() int {
 // worthwhile is the minimum batch of a batching sink, if that many events are
 // ready.
 const worthwhile = 64
-
-// batchSize returns the maximum number of events of the next call of the sink,
-// if that many are ready.
-func (e *engine) batchSize(ready int) int {
-	share := (ready + e.cfg.Workers - 1) / e.cfg.Workers
-	if e.serial {
-		return min(max(share, 1), e.chunk.size(), e.cfg.BatchSize)
-	}
-	return min(max(share, worthwhile), e.cfg.BatchSize)
-}

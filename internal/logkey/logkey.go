@@ -54,6 +54,8 @@ const (
 	Error     = "error"
 	Panic     = "panic"
 	Stack     = "stack"
+	// Reason is why a destination is paused or behind.
+	Reason = "reason"
 	// Since is when an outage began.
 	Since = "since"
 	// Duration is how long an outage has lasted.

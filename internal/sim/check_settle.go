@@ -293,6 +293,9 @@ func (w *world) checkDead(p *process, ev *event, o *outcome, r *driver.Result) {
 		if limit < 0 || ev.attempts < limit || r.Attempts != ev.attempts {
 			w.fail("attempts", ev, "is dead after %d of %d attempts, without a delivery by %v", ev.attempts, limit, p)
 		}
+		if ev.counted == (lease{p, w.lanes[r.Lane].epoch}) && !ev.unsure {
+			w.fail("attempts", ev, "is dead after an attempt that %v has counted and not delivered", p)
+		}
 	case o.class != waybill.ClassPermanent && o.class != waybill.ClassRetry:
 		w.fail("settlement", ev, "is dead after %v: %v", p, o.class)
 	case r.Attempts != o.attempt:

@@ -252,9 +252,20 @@ func (c *conn) Leave(ctx context.Context, n store.Node) error {
 	return err
 }
 
+// readPage makes a call that returns rows. The rows may be too large together.
+func (c *conn) readPage(ctx context.Context, k call, read func(context.Context) (driver.Page, error)) (driver.Page, error) {
+	w := c.s.w
+	p, err := do(ctx, c, k, false, read)
+	if err == nil && len(p.Rows) > 1 && w.plan.rate[pageTooLarge] > 0 && w.stormy.Load() && c.streams[k].chance(w.plan.rate[pageTooLarge]) {
+		w.tally.fault(pageTooLarge)
+		return driver.Page{}, driver.ErrPageTooLarge
+	}
+	return p, err
+}
+
 // Fetch implements [driver.Reader].
 func (c *conn) Fetch(ctx context.Context, from []driver.Cursor, limit int) (driver.Page, error) {
-	return do(ctx, c, callFetch, false, func(ctx context.Context) (driver.Page, error) { return c.s.fetch(ctx, from, limit) })
+	return c.readPage(ctx, callFetch, func(ctx context.Context) (driver.Page, error) { return c.s.fetch(ctx, from, limit) })
 }
 
 // Sweep implements [driver.Reader].
@@ -264,12 +275,12 @@ func (c *conn) Sweep(ctx context.Context, from []driver.Cursor, limit int) ([]dr
 
 // Load implements [driver.Reader].
 func (c *conn) Load(ctx context.Context, keys []store.Key) (driver.Page, error) {
-	return do(ctx, c, callLoad, false, func(ctx context.Context) (driver.Page, error) { return c.s.load(ctx, keys) })
+	return c.readPage(ctx, callLoad, func(ctx context.Context) (driver.Page, error) { return c.s.load(ctx, keys) })
 }
 
 // Due implements [driver.Reader].
 func (c *conn) Due(ctx context.Context, lanes []int, limit int) (driver.Page, error) {
-	return do(ctx, c, callDue, false, func(ctx context.Context) (driver.Page, error) { return c.s.due(ctx, lanes, limit) })
+	return c.readPage(ctx, callDue, func(ctx context.Context) (driver.Page, error) { return c.s.due(ctx, lanes, limit) })
 }
 
 // OpenWriters implements [driver.Reader].
@@ -287,14 +298,14 @@ func (c *conn) Holds(ctx context.Context, lanes []int) ([]driver.Hold, error) {
 
 // FetchAggregate implements [driver.Seeker].
 func (c *conn) FetchAggregate(ctx context.Context, agg store.Aggregate, from driver.Cursor, limit int) (driver.Page, error) {
-	return do(ctx, c, callFollow, false, func(ctx context.Context) (driver.Page, error) {
+	return c.readPage(ctx, callFollow, func(ctx context.Context) (driver.Page, error) {
 		return c.s.fetchAggregate(ctx, agg, from, limit)
 	})
 }
 
 // FetchPriority implements [driver.Seeker].
 func (c *conn) FetchPriority(ctx context.Context, from []driver.Cursor, limit int) (driver.Page, error) {
-	return do(ctx, c, callPriority, false, func(ctx context.Context) (driver.Page, error) { return c.s.fetchPriority(ctx, from, limit) })
+	return c.readPage(ctx, callPriority, func(ctx context.Context) (driver.Page, error) { return c.s.fetchPriority(ctx, from, limit) })
 }
 
 // Settle implements [driver.Settler].

@@ -164,13 +164,18 @@ func (w *world) take() *message {
 	return m
 }
 
+// maxRepeats limits the copies of a message. A copy may be repeated too: in a
+// long storm their number would grow without bound.
+const maxRepeats = 4
+
 // repeat lets a message that was delivered before come again while its consumer
 // has it. Mu is held.
 func (w *world) repeat(m *message) {
 	ev := w.byID[m.ev.ID]
-	if m.tries == 0 || ev == nil || !w.happens(messageTwice, ev.no, -m.tries) {
+	if m.tries == 0 || ev == nil || ev.repeats == maxRepeats || !w.happens(messageTwice, ev.no, -m.tries) {
 		return
 	}
+	ev.repeats++
 	after := time.Now().Add(time.Duration(w.roll("again", ev.no, m.tries) * 2 * float64(w.plan.relay.Lease)))
 	w.broker.add(&message{ev: m.ev, after: after, tries: m.tries})
 }

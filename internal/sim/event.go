@@ -56,6 +56,7 @@ type event struct {
 	outcomes []*outcome
 	kills    int // processes that died while they delivered it
 	handled  int // calls of the handler
+	repeats  int // copies of its message that the broker added
 	effects  int // committed effects of the consumer group
 }
 

@@ -78,6 +78,8 @@ const (
 	callerDies
 	callerSlow // the run takes longer than its lease
 
+	pageTooLarge // the rows of a read are too large together
+
 	faults // the number of kinds
 )
 
@@ -95,6 +97,7 @@ var faultNames = map[fault]string{
 	operatorReplay: "operator-replay", operatorDiscard: "operator-discard", operatorUnblock: "operator-unblock",
 	messageTwice: "message-twice", messageReordered: "message-reordered", handlerFails: "handler-fails", handlerKills: "handler-kills", handlerSlow: "handler-slow",
 	callerRepeats: "caller-repeats", callerTogether: "caller-together", callerDies: "caller-dies", callerSlow: "caller-slow",
+	pageTooLarge: "page-too-large",
 }
 
 func (f fault) String() string {

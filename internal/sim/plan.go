@@ -165,7 +165,9 @@ func (p *plan) drawRelay(s *stream) {
 	c.BatchSize = pick(s, 0, 1, 2, 3, 7, 50)
 	c.HotQueue = pick(s, 0, -1, 1, 3, 50)
 	c.ColdQueue = pick(s, 0, 0, 1, 2, 5, 30)
+	c.MaxBytes = pick(s, 0, 0, 1, 10, 100) // payloads of two bytes
 	if p.events > 5000 {
+		c.MaxBytes = 0
 		c.BatchSize, c.ColdQueue = pick(s, 0, 100, 500), pick(s, 0, 200, 2000)
 	}
 	if p.events > 50_000 {
@@ -237,7 +239,7 @@ var usualRates = [faults]float64{
 	sinkRetry: 0.1, sinkRetryAfter: 0.05, sinkPermanent: 0.04, sinkDefer: 0.05, sinkUnavailable: 0.05, sinkHang: 0.01, sinkLate: 0.01,
 	sinkLies: 0.03, sinkPanic: 0.02, sinkShort: 0.01, sinkKills: 0.005, sinkPoison: 0.01,
 	messageTwice: 0.5, messageReordered: 0.5, handlerFails: 0.3, handlerKills: 0.05, handlerSlow: 0.2, callerSlow: 0.6,
-	callerRepeats: 0.7, callerTogether: 0.6, callerDies: 0.2,
+	callerRepeats: 0.7, callerTogether: 0.6, callerDies: 0.2, pageTooLarge: 0.1,
 	outage: 1, partition: 1, serverRestart: 1, sequenceJumps: 1, sequenceBack: 1, clockStep: 1, processCrash: 1, processPause: 1,
 	processStop: 1, processTwins: 1, sinkDown: 1, operatorReplay: 1, operatorDiscard: 1, operatorUnblock: 1,
 }

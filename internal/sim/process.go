@@ -219,9 +219,9 @@ func (p *process) crash(why string) {
 // depths checks the bounds of the relay's memory.
 func (p *process) depths(info observe.QueueDepthsInfo) {
 	c := &p.w.plan.relay
-	cold := or(c.ColdQueue, 1000) + or(c.BatchSize, 500) + 64
+	cold := or(c.ColdQueue, 2000) + 64
 	hot := max(or(c.HotQueue, 1000), 0)
-	if info.Hot > hot || info.Cold > cold+or(c.Workers, 4)*or(c.BatchSize, 500) {
+	if info.Hot > hot || info.Cold > cold {
 		p.w.lock(func(w *world) {
 			w.fail("memory", nil, "%v has %d hot and %d cold events in memory, want at most %d and %d", p, info.Hot, info.Cold, hot, cold)
 		})

@@ -237,17 +237,16 @@ func priorityAhead[T any](b *env[T]) {
 // priorityOrderedAhead: an urgent event of an aggregate does not wait until a
 // long backlog of other aggregates has been read. The test counts how many of
 // them are delivered first, from the commit of the urgent event on. The relay
-// then has at most ColdQueue + BatchSize events that are ready, and the sink
-// Workers times BatchSize. The relay reads urgent events when it has read
-// ColdQueue + BatchSize more, or a sixteenth of the backlog if that is more; a
-// store may estimate the backlog by its sequence, of which up to half the
-// numbers are unused. The read before that may return ColdQueue + BatchSize. Of
-// four deliveries, three are urgent then.
+// then has at most ColdQueue events that wait, and the sink Workers times
+// BatchSize. The relay reads urgent events when it has read ColdQueue more, or
+// a sixteenth of the backlog if that is more; a store may estimate the backlog
+// by its sequence, of which up to half the numbers are unused. The read before
+// that may return ColdQueue. Of four deliveries, three are urgent then.
 func priorityOrderedAhead[T any](b *env[T]) {
 	const backlog, before = 4000, 300
 	cfg := b.quick()
-	cfg.Workers, cfg.ColdQueue, cfg.BatchSize = 1, 50, 50
-	room := cfg.ColdQueue + cfg.BatchSize
+	cfg.Workers, cfg.ColdQueue, cfg.BatchSize = 1, 100, 50
+	room := cfg.ColdQueue
 	var evs []waybill.Event
 	for i := range backlog {
 		evs = append(evs, event(fmt.Sprint("a", i), 0))

@@ -30,7 +30,8 @@ import (
 // A forbidden change of an event's state panics in every test of a relay.
 func init() { ledger.Strict = true }
 
-// patience is the timeout of a condition: long enough for a loaded machine.
+// patience is how long a condition may take without a change of the outbox:
+// long enough for a loaded machine.
 const patience = 40 * time.Second
 
 // check is one check of the suite.
@@ -75,7 +76,7 @@ var lacking = map[string][]string{
 
 func checks[T any]() []check[T] {
 	return slices.Concat(failChecks[T](), handlerChecks[T](), hotChecks[T](), orderChecks[T](), downChecks[T](), stopChecks[T](), suspectChecks[T](),
-		lateChecks[T](), deadChecks[T](), sinkChecks[T]())
+		lateChecks[T](), deadChecks[T](), sinkChecks[T](), destinationChecks[T]())
 }
 
 // env is the environment of one check, with an outbox of its own.
@@ -180,20 +181,43 @@ func (b *env[T]) startOn(db driver.Relay, sink waybill.Sink, cfg relay.Config) *
 	return r
 }
 
-// await waits for a condition.
+// await waits for a condition, as long as the outbox changes: the test fails
+// when nothing has changed for patience. Time in which this process or the
+// database did not get the CPU hardly counts.
 func (b *env[T]) await(what string, ok func() bool) {
 	b.Helper()
-	deadline := time.NewTimer(patience)
-	defer deadline.Stop()
-	for looked := time.Now(); !ok(); looked = time.Now() {
-		select {
+	var left, untilPicture time.Duration
+	before, last := "", time.Now().Add(10*patience)
+	for {
+		began := time.Now()
+		if ok() {
+			return
+		}
+		looked := time.Since(began)
 		// A look that costs the database much must not slow down the relay.
-		case <-time.After(max(2*time.Millisecond, 3*time.Since(looked))):
-		case <-deadline.C:
-			b.Fatalf("timed out waiting for: %s; the outbox: %s\n%s", what, b.picture(), b.logs)
+		pause := min(max(2*time.Millisecond, 3*looked), maxPause)
+		<-time.After(pause)
+		spent := min(time.Since(began), 2*pause)
+		left, untilPicture = left-spent, untilPicture-spent
+		if untilPicture > 0 {
+			continue
+		}
+		if now := b.picture(); now != before {
+			before, left = now, patience
+		}
+		untilPicture = pictureInterval
+		if left <= 0 || time.Now().After(last) {
+			b.Fatalf("timed out waiting for: %s; the outbox: %s\n%s", what, before, b.logs)
 		}
 	}
 }
+
+const (
+	// maxPause is the maximum pause between two looks, and pictureInterval the
+	// time between two looks at the outbox as a whole.
+	maxPause        = 250 * time.Millisecond
+	pictureInterval = time.Second
+)
 
 // picture describes the state of the outbox, for failure messages.
 func (b *env[T]) picture() string {

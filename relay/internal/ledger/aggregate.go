@@ -30,7 +30,9 @@ type aggregate struct {
 	// passed is the first seq that was passed over, 0 if none was; passedTo is
 	// the last.
 	passed, passedTo int64
-	// waitsFor is the destination for which the aggregate was passed over.
+	// waits: the aggregate was passed over because a destination is
+	// unavailable. waitsFor is its name, which may be empty.
+	waits    bool
 	waitsFor string
 	// lateWaiting: a row that is due was left in its table, behind another row.
 	lateWaiting bool

@@ -116,7 +116,7 @@ func (g *Ledger) isDelayed(l *lane, ev *waybill.Event) bool {
 // before it released the lane.
 func (g *Ledger) isStraight(l *lane, ev *waybill.Event, c *driver.Commit) bool {
 	return c.Checked && !c.BeganAt.Before(l.since) && !ev.Ordered() && !g.selfPolling &&
-		l.open && l.scan.state == caughtUp && l.suspicion.ready.free == 0 && l.unsettled < g.window && g.past.complete(g.now)
+		l.open && l.scan.state == caughtUp && l.suspicion.ready.free == 0 && l.unsettled < g.window && g.byteRoom() > 0 && g.past.complete(g.now)
 }
 
 // takeAnnounced reports whether a commit of this process has announced the row

@@ -2,7 +2,6 @@ package ledger
 
 import (
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/waybillhq/waybill"
@@ -28,8 +27,8 @@ func (g *Ledger) NextBatch(batch []*Item, limit int, now time.Time) []*Item {
 // dead-letters the item.
 func (g *Ledger) admit(it *Item) bool {
 	g.releaseHotSlot(it)
-	if it.row.Err != nil {
-		g.deadLetterUndelivered(it, fmt.Errorf("the row cannot be decoded: %w", it.row.Err))
+	if err := it.hopeless(); err != nil {
+		g.deadLetterUndelivered(it, err)
 		return false
 	}
 	if name, down := g.down(&it.row.Event); down && !it.probe {
@@ -49,7 +48,7 @@ func (g *Ledger) addToBatch(batch []*Item, it *Item, limit int) []*Item {
 		return batch
 	}
 	for _, next := range it.agg.queue[it.agg.inFlight:] {
-		if len(batch) >= limit || next.state != waiting || next.suspect || next.late || next.row.Err != nil {
+		if len(batch) >= limit || next.state != waiting || next.suspect || next.late || next.hopeless() != nil {
 			break
 		}
 		if _, down := g.down(&next.row.Event); down {

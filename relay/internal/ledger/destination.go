@@ -30,6 +30,10 @@ type destination struct {
 // memory.
 const maxParked = 16
 
+// parkedShare: the size of the events of an unavailable destination that stay
+// in memory is at most about one part in parkedShare of MaxBytes.
+const parkedShare = 8
+
 // minProbeDelay is the minimum delay of an event that waits for a probe.
 const minProbeDelay = 10 * time.Millisecond
 
@@ -39,7 +43,13 @@ func (d *destination) wait(now time.Time) time.Duration {
 }
 
 // wantsProbe reports whether another event should stay in memory as a probe.
-func (d *destination) wantsProbe() bool { return len(d.parked) < maxParked }
+func (g *Ledger) wantsProbe(d *destination) bool {
+	bytes := 0
+	for _, it := range d.parked {
+		bytes += it.size
+	}
+	return len(d.parked) == 0 || len(d.parked) < maxParked && (g.cfg.MaxBytes <= 0 || bytes < g.cfg.MaxBytes/parkedShare)
+}
 
 func (d *destination) unpark(it *Item) {
 	d.parked = slices.DeleteFunc(d.parked, func(p *Item) bool { return p == it })
@@ -92,9 +102,12 @@ func (g *Ledger) park(it *Item, d *destination) {
 		return
 	}
 	it.lane.suspicion.giveBack(it)
-	if d.wantsProbe() {
+	if g.wantsProbe(d) {
 		g.move(it, parked)
 		d.parked = append(d.parked, it)
+		if it.agg != nil {
+			g.passRest(it.agg, d)
+		}
 		return
 	}
 	switch {
@@ -103,7 +116,7 @@ func (g *Ledger) park(it *Item, d *destination) {
 	case it.agg != nil:
 		g.move(it, waiting)
 		it.lane.skip(d.name, it.row.Seq, false)
-		it.agg.waitsFor = d.name
+		it.agg.waits, it.agg.waitsFor = true, d.name
 		g.passAll(it.agg)
 	case it.row.Seq == 0:
 		// The event came from memory: the next reads find its row.
@@ -126,6 +139,26 @@ func (g *Ledger) passAll(a *aggregate) {
 			a.lateWaiting = true
 		} else {
 			a.pass(it.row.Seq)
+		}
+		g.dropOrUncount(it)
+	}
+}
+
+// passRest removes the events of an aggregate from memory that wait behind an
+// event whose destination is unavailable: they would take the room of events of
+// other destinations.
+func (g *Ledger) passRest(a *aggregate, d *destination) {
+	for _, it := range slices.Clone(a.queue[1:]) {
+		if it.state != waiting || g.suspects.has(it) {
+			continue
+		}
+		a.remove(it)
+		if it.late {
+			a.lateWaiting = true
+		} else {
+			a.pass(it.row.Seq)
+			a.waits, a.waitsFor = true, d.name
+			a.lane.skip(d.name, it.row.Seq, false)
 		}
 		g.drop(it)
 	}
@@ -184,6 +217,16 @@ func (g *Ledger) Probe(now time.Time) {
 	}
 }
 
+// ProbeNow lets every unavailable destination be probed at once.
+func (g *Ledger) ProbeNow(now time.Time) {
+	g.now = now
+	for _, d := range g.dests {
+		if d.until.After(now) {
+			d.until = now
+		}
+	}
+}
+
 // reached notes that a delivery has reached its destination.
 func (g *Ledger) reached(it *Item) {
 	if len(g.dests) == 0 {
@@ -218,7 +261,7 @@ func (g *Ledger) resumeLane(l *lane, dest string, from int64) {
 	clear(l.skipped)
 	var waited []*aggregate
 	for _, a := range l.aggs {
-		if a.waitsFor == dest {
+		if a.waits && a.waitsFor == dest {
 			waited = append(waited, a)
 		}
 	}
@@ -229,7 +272,7 @@ func (g *Ledger) resumeLane(l *lane, dest string, from int64) {
 			from = min(from, a.passed)
 			a.passed, a.passedTo = 0, 0
 		}
-		a.waitsFor = ""
+		a.waits, a.waitsFor = false, ""
 		g.advance(a)
 	}
 	l.scan.moveBack(from-1, g.readNo)

@@ -16,11 +16,12 @@ func (g *Ledger) take(l *lane, row *store.Row, now time.Time) bool {
 		known.mergeSeq(row)
 		return true
 	}
-	if l.unsettled >= g.window || l.suspicion.undecided(row.ID, &l.suspicion.ready) {
+	if l.unsettled >= g.window || g.isFull() || l.suspicion.undecided(row.ID, &l.suspicion.ready) {
 		return false
 	}
 	hot := l.takeAnnounced(row.ID)
-	if row.Err == nil && row.DueAt.After(now) {
+	later := row.Err == nil && row.DueAt.After(now)
+	if later && !g.cfg.Backlog {
 		// A producer inserted the row with plain SQL and a due time in the
 		// future: the row belongs in delayed.
 		g.dropAnnounced(hot, observe.DropNotDue)
@@ -29,6 +30,10 @@ func (g *Ledger) take(l *lane, row *store.Row, now time.Time) bool {
 	}
 	agg := driver.AggregateOf(&row.Event)
 	if agg.IsZero() {
+		if later {
+			g.deferEvent(g.add(l, row, hot), row.DueAt.Sub(now), false, row.LastError)
+			return true
+		}
 		return g.takeUnordered(l, row, hot, l.suspicion.of(row))
 	}
 	a := l.aggregate(agg)
@@ -38,10 +43,18 @@ func (g *Ledger) take(l *lane, row *store.Row, now time.Time) bool {
 		g.dropAnnounced(hot, observe.DropBlocked)
 		return true
 	}
-	if dest, down := g.down(&row.Event); down && (len(a.queue) > 0 || !g.dests[dest].wantsProbe()) {
+	if later {
+		// The destination has deferred the event before it was diverted: it
+		// holds its aggregate, as any deferred event.
+		it := g.add(l, row, hot)
+		it.agg = a
+		g.deferEvent(it, row.DueAt.Sub(now), true, row.LastError)
+		return true
+	}
+	if dest, down := g.down(&row.Event); down && (len(a.queue) > 0 || !g.wantsProbe(g.dests[dest])) {
 		g.dropAnnounced(hot, observe.DropBlocked)
 		a.pass(row.Seq)
-		a.waitsFor = dest
+		a.waits, a.waitsFor = true, dest
 		l.skip(dest, row.Seq, false)
 		l.suspicion.pass(dest, row.ID, l.suspicion.of(row))
 		return true
@@ -56,7 +69,7 @@ func (g *Ledger) take(l *lane, row *store.Row, now time.Time) bool {
 
 // takeUnordered takes a row without an aggregate, as one of the places.
 func (g *Ledger) takeUnordered(l *lane, row *store.Row, hot bool, p *places) bool {
-	if dest, down := g.down(&row.Event); down && !g.dests[dest].wantsProbe() {
+	if dest, down := g.down(&row.Event); down && !g.wantsProbe(g.dests[dest]) {
 		g.dropAnnounced(hot, observe.DropBlocked)
 		if len(l.skipped) >= maxSkipped {
 			return false
@@ -120,9 +133,10 @@ func (g *Ledger) add(l *lane, row *store.Row, hot bool) *Item {
 	} else {
 		g.counts.ColdTaken++
 	}
-	it := &Item{lane: l, row: row, hot: hot, announced: hot}
+	it := &Item{lane: l, row: row, hot: hot, announced: hot, size: driver.RowSize(row)}
 	l.items[row.ID] = it
 	l.unsettled++
+	g.account(it)
 	return it
 }
 
@@ -152,6 +166,7 @@ func (g *Ledger) insert(a *aggregate, it *Item) {
 	}
 	a.enqueue(it)
 	if next != nil && next != a.queue[0] && next.state == queued {
+		g.unprobe(next)
 		g.forget(next)
 		g.move(next, waiting)
 	}
@@ -166,7 +181,7 @@ func (g *Ledger) advance(a *aggregate) {
 	if a.stuck == 0 && a.inFlight == 0 {
 		g.advanceQueue(a)
 	}
-	if len(a.queue) <= maxQueued/4 && len(a.holders) == 0 && a.passed != 0 && a.waitsFor == "" && !a.following {
+	if len(a.queue) <= maxQueued/4 && len(a.holders) == 0 && a.passed != 0 && !a.waits && !a.following {
 		a.following = true
 		g.plan.follow = append(g.plan.follow, a)
 	}
@@ -207,6 +222,7 @@ func (g *Ledger) advanceQueue(a *aggregate) {
 // is held, and its rows will be read again.
 func (g *Ledger) evict(a *aggregate) {
 	keep := a.queue[:0]
+	var out []*Item
 	for i, it := range a.queue {
 		if i < int(a.inFlight) || it.state == inFlight || it.state == finished {
 			keep = append(keep, it) // with a worker, or its attempt is being counted
@@ -221,10 +237,13 @@ func (g *Ledger) evict(a *aggregate) {
 		} else {
 			a.pass(it.row.Seq)
 		}
-		g.drop(it)
+		out = append(out, it)
 	}
 	clear(a.queue[len(keep):])
 	a.queue = keep
+	for _, it := range out {
+		g.dropOrUncount(it)
+	}
 }
 
 // drop removes an item that is not with a worker from memory. Its row is
@@ -247,6 +266,16 @@ func (g *Ledger) drop(it *Item) {
 	delete(it.lane.items, it.id())
 }
 
+// dropOrUncount removes an item that is not with a worker from memory. The
+// attempt of a suspect that was counted, and does not happen, is taken back.
+func (g *Ledger) dropOrUncount(it *Item) {
+	if it.counted && it.state == waiting && !it.lane.gone {
+		g.uncount(it)
+		return
+	}
+	g.drop(it)
+}
+
 // takeDue takes a deferred row that is due. It reports false for a row that has
 // to wait for another row of its aggregate.
 func (g *Ledger) takeDue(l *lane, row *store.Row) bool {
@@ -254,7 +283,7 @@ func (g *Ledger) takeDue(l *lane, row *store.Row) bool {
 		return true
 	}
 	late := &l.suspicion.late
-	if l.unsettled >= g.window || l.suspicion.undecided(row.ID, late) {
+	if l.unsettled >= g.window || g.isFull() || l.suspicion.undecided(row.ID, late) {
 		return true // the next read returns the row again
 	}
 	agg := driver.AggregateOf(&row.Event)
@@ -306,5 +335,6 @@ func (g *Ledger) releaseHotSlot(it *Item) {
 	if it.hot {
 		it.hot = false
 		g.counts.Freed++
+		g.account(it)
 	}
 }

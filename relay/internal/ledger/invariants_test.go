@@ -9,7 +9,7 @@ import (
 func violations(g *Ledger) []string {
 	var out []string
 	wrong := func(format string, args ...any) { out = append(out, fmt.Sprintf(format, args...)) }
-	hot, cold := 0, 0
+	hot, cold, waits, bytes := 0, 0, 0, 0
 	for _, l := range g.lanes.list {
 		checkLane(l, wrong)
 		for _, it := range l.items {
@@ -19,6 +19,12 @@ func violations(g *Ledger) []string {
 			case it.state == queued:
 				cold++
 			}
+			if !it.hot && (it.state == waiting || it.state == queued) {
+				waits++
+			}
+			if it.state != parked && it.state != settled {
+				bytes += len(it.row.Event.Payload)
+			}
 			checkItem(g, it, wrong)
 		}
 		for _, a := range l.aggs {
@@ -27,6 +33,10 @@ func violations(g *Ledger) []string {
 	}
 	if hot != g.hot.depth || cold != g.cold.depth {
 		wrong("%d hot and %d cold events are queued, and the depths are %d and %d", hot, cold, g.hot.depth, g.cold.depth)
+	}
+	// Events of lost lanes may be in flight.
+	if waits != g.memory.waiting || bytes > g.memory.bytes {
+		wrong("%d events of %d bytes wait, counted are %d of %d bytes", waits, bytes, g.memory.waiting, g.memory.bytes)
 	}
 	for _, it := range g.suspects.group {
 		if !it.suspect || it.state == settled || it.state == dropped {
@@ -74,6 +84,8 @@ func checkItem(g *Ledger, it *Item, wrong func(string, ...any)) {
 		wrong("%s: dropped, and in memory", id)
 	case it.state == parked && (g.dests[it.dest] == nil || !slices.Contains(g.dests[it.dest].parked, it)):
 		wrong("%s: parked, and not among the parked of %q", id, it.dest)
+	case it.probe && (it.state == parked || it.state == queued && !it.isNext()):
+		wrong("%s: probes its destination, and is %s", id, it.state)
 	case it.state == queued && it.agg != nil && it.agg.heldBefore(it.row.Seq):
 		wrong("%s: queued, and behind a hold", id)
 	case it.state == queued && it.suspect && !it.counted:

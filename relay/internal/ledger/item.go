@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -28,6 +29,12 @@ type Item struct {
 	dest      string
 	probe     bool       // checks whether its destination is available again
 	behind    *aggregate // its row is due, but deferred behind another row of this aggregate
+	waits     bool       // counts as waiting in memory
+	size      int        // of its row, in bytes
+	// diverts are the backlogs to which the settlement of a done event copies
+	// its row.
+	diverts []driver.Diversion
+	counts  int // its part of the bytes in memory
 }
 
 // state is the state of an item.
@@ -97,10 +104,31 @@ func (g *Ledger) move(it *Item, to state) {
 		g.facts = append(g.facts, Violation{Lane: it.lane.number, From: it.state.String(), To: to.String()})
 	}
 	it.state = to
+	g.account(it)
 }
 
 // Row returns the item's row. Only the ledger changes it.
 func (it *Item) Row() *store.Row { return it.row }
+
+// Lane returns the number of the item's lane.
+func (it *Item) Lane() int { return it.lane.number }
+
+// Divert has the settlement of the event copy its row to the backlogs of
+// destinations that have not received the event. It is called before
+// [Ledger.DeliveryEnded], with a result that means success.
+func (it *Item) Divert(to []driver.Diversion) { it.diverts = to }
+
+// hopeless returns why the event must not be delivered, or nil: its row cannot
+// be decoded, or it has failed for good at the destination before.
+func (it *Item) hopeless() error {
+	switch {
+	case it.row.Err != nil:
+		return fmt.Errorf("the row cannot be decoded: %w", it.row.Err)
+	case it.row.Final:
+		return errors.New(it.row.LastError)
+	}
+	return nil
+}
 
 // Suspect reports whether the event may have crashed a process.
 func (it *Item) Suspect() bool { return it.suspect }
@@ -115,7 +143,7 @@ func (it *Item) isNext() bool {
 
 // Attempt returns the number of the delivery, counted from 1.
 func (it *Item) Attempt() int {
-	if it.counted {
+	if it.counted || it.row.Final {
 		return it.row.Attempts
 	}
 	return it.row.Attempts + 1

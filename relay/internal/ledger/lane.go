@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -140,11 +141,17 @@ func (o *owned) remove(l *lane) {
 // inTurn returns every lane. It begins at the next lane at every call, so that
 // all lanes are served fairly.
 func (o *owned) inTurn() []*lane {
+	o.first++
+	return o.from(o.first)
+}
+
+// from returns every lane, beginning at the nth.
+func (o *owned) from(n int) []*lane {
 	if len(o.list) == 0 {
 		return nil
 	}
-	o.first = (o.first + 1) % len(o.list)
-	return slices.Concat(o.list[o.first:], o.list[:o.first])
+	n %= len(o.list)
+	return slices.Concat(o.list[n:], o.list[:n])
 }
 
 // that returns the lanes with a property.
@@ -211,15 +218,20 @@ func (g *Ledger) ExtendDrain(items []*Item, by time.Time) {
 
 // dropAll removes all events of a lane that are not in flight from memory.
 func (g *Ledger) dropAll(l *lane) {
+	var out []*Item
 	for _, it := range l.items {
 		switch it.state {
 		case waiting, queued, parked:
-			if it.agg != nil {
-				it.agg.remove(it)
-			}
-			g.drop(it)
+			out = append(out, it)
 		case inFlight, finished, settled, dropped:
 		}
+	}
+	slices.SortFunc(out, func(a, b *Item) int { return cmp.Compare(a.row.Seq, b.row.Seq) })
+	for _, it := range out {
+		if it.agg != nil {
+			it.agg.remove(it)
+		}
+		g.dropOrUncount(it)
 	}
 	g.dropAnnouncements(len(l.announced), g.away())
 	clear(l.announced)

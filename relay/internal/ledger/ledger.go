@@ -11,6 +11,7 @@ import (
 // the same name.
 type Config struct {
 	BatchSize, HotQueue, ColdQueue      int
+	MaxBytes                            int // 0: no limit
 	MaxAttempts                         int
 	UnknownGrace                        time.Duration
 	PollInterval, SweepInterval, Linger time.Duration
@@ -20,6 +21,12 @@ type Config struct {
 	// Ordered means that the sink accepts several events of one aggregate in
 	// one batch.
 	Ordered bool
+	// Backlog means that the queue is the backlog of a destination: a ready row
+	// that is not due was delivered before, and holds its aggregate.
+	Backlog bool
+	// MayTake returns the highest seq of a lane whose row may be taken: rows
+	// with lower seqs than those behind it may be about to appear. Nil: any.
+	MayTake func(lane int) int64
 	// History means that delivered events are kept.
 	History bool
 	// Backoff returns the delay after the nth failure.
@@ -38,6 +45,7 @@ type Ledger struct {
 	lanes  owned
 	window int
 	queues
+	memory   memory
 	suspects suspects
 	dests    map[string]*destination
 
@@ -79,7 +87,9 @@ func (g *Ledger) SetLaneCount(n int) {
 }
 
 // Window is the maximum number of events of a lane that may be in memory.
-func (g *Ledger) Window() int { return g.window }
+// Events with a priority have room of their own: a lane whose other events fill
+// it must not refuse them.
+func (g *Ledger) Window() int { return g.window + urgentLimit }
 
 // Stop stops reads and deliveries for good. Events in flight are settled.
 func (g *Ledger) Stop(now time.Time) {
@@ -89,9 +99,12 @@ func (g *Ledger) Stop(now time.Time) {
 // Ready returns the number of events that can be delivered.
 func (g *Ledger) Ready() int { return g.depth() }
 
-// Depths returns the numbers of events that can be delivered: those that a
-// commit of this process announced, and the others.
-func (g *Ledger) Depths() (hot, cold int) { return g.hot.depth, g.cold.depth }
+// Depths returns the number of ready events that a commit of this process
+// announced, the number of other events that wait, and the size of all events
+// in memory.
+func (g *Ledger) Depths() (hot, cold, bytes int) {
+	return g.hot.depth, g.memory.waiting, g.memory.bytes
+}
 
 // OldestAge returns the time since the oldest event in memory was written.
 func (g *Ledger) OldestAge(now time.Time) time.Duration {

@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"iter"
 	"slices"
 	"time"
 
@@ -81,6 +82,27 @@ type Settlement struct {
 	lanes    []*lane
 }
 
+// Diverted returns the place of every event that the settlement copies to
+// backlogs, and the number of each backlog's destination.
+func (s *Settlement) Diverted() iter.Seq2[Place, int] {
+	return func(yield func(Place, int) bool) {
+		for _, o := range s.outcomes {
+			for _, d := range o.it.diverts {
+				if !yield(Place{Lease: o.it.lane.lease, Seq: o.it.row.Seq}, d.Destination) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// Place is a seq in a lane, under the lease of the lane's owner. The seq is 0
+// if it is not known.
+type Place struct {
+	Lease driver.Lease
+	Seq   int64
+}
+
 // Events is the number of events that are settled.
 func (s *Settlement) Events() int { return len(s.outcomes) }
 
@@ -125,6 +147,7 @@ func (g *Ledger) NextSettlement(now time.Time) (Settlement, bool) {
 
 // discardOutcome forgets an outcome whose lane the relay has lost.
 func (g *Ledger) discardOutcome(o outcome) {
+	g.move(o.it, settled)
 	o.it.lane.busy--
 	g.unprobe(o.it)
 	g.suspects.settled(o.it)
@@ -135,6 +158,7 @@ func (s *Settlement) add(o outcome) {
 	switch o.kind {
 	case kindDone:
 		s.Done = append(s.Done, r)
+		s.Divert = append(s.Divert, o.it.diverts...)
 	case kindRetry, kindCount:
 		r.Delay, r.Holds, r.Error = o.delay, o.holds, o.text
 		s.Retry = append(s.Retry, r)

@@ -12,6 +12,7 @@ type plan struct {
 	turn ReadKind // the kinds take turns, so that none starves
 
 	skim     bool // the last fast read was of a lane that is skimmed
+	skimTurn int  // the skimmed lanes take turns
 	lastFast time.Time
 	fastTook time.Duration
 	interval time.Duration // between polls: grows while there are no events
@@ -133,11 +134,11 @@ func (g *Ledger) wish(k ReadKind) wish {
 	case ReadFast:
 		return g.wishFast()
 	case ReadDue:
-		return at(g.dueTimes.next)
+		return wish{wanted: g.hasRoom(), at: g.dueTimes.next}
 	case ReadFollow:
 		return wish{wanted: g.nextFollow() != nil, at: p.followAfter}
 	case ReadLoad:
-		return wish{wanted: len(p.load) > 0}
+		return wish{wanted: len(p.load) > 0 && g.hasRoom()}
 	case ReadSweep:
 		return at(p.sweep.due())
 	case ReadUrgent:
@@ -169,11 +170,11 @@ func (g *Ledger) pageLimit() int { return max(min(g.window/2, g.cfg.BatchSize), 
 // isReadable reports whether a lane has room for the rows that a read might
 // return.
 func (g *Ledger) isReadable(l *lane) bool {
-	if !l.active() || len(l.aggs) >= maxHeld+g.window || len(l.skipped) >= maxSkipped || l.suspicion.blocksReads() {
+	if !l.active() || l.scan.awaits || !g.hasRoom() || len(l.aggs) >= maxHeld+g.window || len(l.skipped) >= maxSkipped || l.suspicion.blocksReads() {
 		return false
 	}
 	if l.scan.state != caughtUp {
-		return g.window-l.unsettled >= g.pageLimit() && g.cold.depth < g.cfg.ColdQueue
+		return g.window-l.unsettled >= g.pageLimit()
 	}
 	return l.unsettled < g.window
 }
@@ -239,9 +240,9 @@ const (
 func (g *Ledger) wishUrgent() wish {
 	p := &g.plan
 	switch {
-	case !g.isBehind():
+	case !g.isBehind() || g.byteRoom() <= 0:
 		return wish{}
-	case p.unlooked >= max(g.cfg.ColdQueue+g.cfg.BatchSize, p.looked/urgentShare):
+	case p.unlooked >= max(g.cfg.ColdQueue, p.looked/urgentShare):
 		return at(time.Time{})
 	}
 	return at(p.lastUrgent.Add(max(urgentInterval, urgentRest*p.urgentTook)))
@@ -250,6 +251,9 @@ func (g *Ledger) wishUrgent() wish {
 // nextFollow returns an aggregate whose rows are to be read again and for which
 // there is room, or nil.
 func (g *Ledger) nextFollow() *aggregate {
+	if !g.hasRoom() {
+		return nil
+	}
 	for _, a := range g.plan.follow {
 		l := a.lane
 		if a.passed != 0 && !l.gone && !l.draining && !l.scan.rescan && l.unsettled < g.window && !l.suspicion.blocksReads() {

@@ -65,7 +65,7 @@ func TestReadBehindSettle(t *testing.T) {
 		{"one is due later", busyRate, false, pause, 0},
 	} {
 		g := &Ledger{
-			cfg: Config{Linger: pause, BatchSize: 500}, window: 1, lanes: owned{list: []*lane{{open: true, scan: scan{woken: true}}}}, settling: c.settling,
+			cfg: Config{Linger: pause, BatchSize: 500, ColdQueue: 1000}, window: 1, lanes: owned{list: []*lane{{open: true, scan: scan{woken: true}}}}, settling: c.settling,
 			horizon: horizon{next: at}, plan: plan{rate: c.rate, lastFast: at.Add(-pause), fastTook: pause},
 		}
 		if c.since != -1 {

@@ -20,7 +20,7 @@ var dataOnly = map[string][]string{
 	},
 	"github.com/waybillhq/waybill/store": {"Row", "Key", "Aggregate"},
 	"github.com/waybillhq/waybill/store/driver": {
-		"Lease", "Cursor", "Page", "RowRef", "Hold", "WriterState", "Settlement", "Settled", "Result", "Commit", "Entry", "AggregateOf",
+		"Lease", "Cursor", "Page", "RowRef", "Hold", "WriterState", "Settlement", "Settled", "Result", "Diversion", "Commit", "Entry", "AggregateOf", "RowSize", "MaxPageBytes",
 	},
 	"github.com/waybillhq/waybill/observe": {
 		"Drop", "DropQueueFull", "DropNotOwned", "DropNotDue", "DropAlreadyRead", "DropBlocked", "DropRowMissing", "DropStopped",

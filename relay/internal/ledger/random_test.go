@@ -64,6 +64,9 @@ func playRandom(t *testing.T, seed uint64) (log string, err error) {
 	if p.ordered {
 		p.do("config ordered")
 	}
+	if seed%2 == 0 {
+		p.do("config kb=%d", 1+p.r.IntN(40))
+	}
 	if seed%5 == 0 {
 		p.do("config block")
 	}
@@ -99,9 +102,39 @@ func (p *player) do(format string, args ...any) {
 
 // check checks the invariants after a command.
 func (p *player) check(line string) {
-	if wrong := violations(p.g); len(wrong) > 0 && p.err == nil {
+	wrong := violations(p.g)
+	for name, d := range p.g.dests {
+		if d.probing && !p.probes(name) {
+			wrong = append(wrong, name+" waits for a probe, and no event is one")
+		}
+	}
+	if len(wrong) > 0 && p.err == nil {
 		p.err = fmt.Errorf("%s: %s", line, strings.Join(wrong, "; "))
 	}
+}
+
+// probes reports whether an event probes a destination. It may be of a lane
+// that
+// is lost.
+func (p *player) probes(dest string) bool {
+	found := false
+	see := func(it *Item) { found = found || it.probe && it.dest == dest }
+	for _, l := range p.g.lanes.list {
+		for _, it := range l.items {
+			see(it)
+		}
+	}
+	for _, it := range p.inFlight {
+		see(it)
+	}
+	outcomes := p.g.pending.list
+	if p.settling != nil {
+		outcomes = slices.Concat(outcomes, p.settling.outcomes)
+	}
+	for _, o := range outcomes {
+		see(o.it)
+	}
+	return found
 }
 
 // chance reports true once in n times.
@@ -213,6 +246,9 @@ func (p *player) readSome() {
 		return
 	}
 	p.do("start %s", due[p.r.IntN(len(due))])
+	for p.reading != nil && p.chance(8) {
+		p.do("shrink")
+	}
 	if p.reading != nil {
 		p.pages = p.w.answer(p.reading, p.now)
 	}
@@ -438,5 +474,12 @@ func (p *player) finish() {
 			p.do("state")
 			p.err = fmt.Errorf("these are left: %s", list(p.w.left()))
 		}
+	}
+	for p.err == nil && (p.g.settling || len(p.g.pending.list) > 0) {
+		p.settleSome()
+		p.do("advance 100ms")
+	}
+	if m := &p.g.memory; p.err == nil && (m.waiting != 0 || m.bytes != 0) {
+		p.err = fmt.Errorf("no event is left, and %d events of %d bytes count as in memory", m.waiting, m.bytes)
 	}
 }

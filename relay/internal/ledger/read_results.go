@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"slices"
 	"sort"
 	"time"
 
@@ -13,7 +14,10 @@ func (g *Ledger) RowsRead(r Read, a Answer, now time.Time) {
 	g.now = now
 	if !g.stopping {
 		g.dbClock.set(a.Page.Now, now)
+		g.memory.sawRows(a.Page.Rows)
+		g.leaveOut(&r)
 		g.finishRead(&r, &a)
+		g.releaseRows(a.Page.Rows)
 	}
 	g.endRead()
 }
@@ -61,7 +65,7 @@ func (g *Ledger) ReadFailed(r Read, now time.Time) {
 	g.distrust() // the server may have lost or changed rows, or be another server
 	switch r.Kind {
 	case ReadFast:
-		for _, l := range r.lanes {
+		for _, l := range slices.Concat(r.lanes, r.left) {
 			l.scan.woken = true
 		}
 		p.lastFast, p.fastTook = later, 0
@@ -173,6 +177,9 @@ func (g *Ledger) takeSkimmed(l *lane, r *Read, a *Answer) (taken int, short bool
 	rows := a.Page.Rows
 	for i := range a.Refs {
 		ref := &a.Refs[i]
+		if !g.isInOrder(l, ref.Seq) {
+			return taken, true
+		}
 		if _, skipped := r.Skip[ref.Aggregate]; skipped {
 			// Also if the aggregate was released meanwhile: then the row is
 			// read again.
@@ -257,8 +264,8 @@ func (g *Ledger) finishFastLane(l *lane, rows []store.Row, r *Read, a *Answer) b
 	short, gap := false, full && rows[len(rows)-1].Seq < before
 	for i := range rows {
 		row := &rows[i]
-		if !g.take(l, row, a.Page.Now) {
-			short = true // the window is full: this row and those after it are read again
+		if !g.isInOrder(l, row.Seq) || !g.take(l, row, a.Page.Now) {
+			short = true // the window is full, or another row comes first: this row and those after it are read again
 			gap = gap || row.Seq < before
 			break
 		}
@@ -298,7 +305,7 @@ func (g *Ledger) finishDue(r *Read, a *Answer) {
 		if l == nil || !l.active() {
 			continue
 		}
-		crowded = crowded || l.unsettled >= g.window || l.items[row.ID] == nil && l.suspicion.undecided(row.ID, &l.suspicion.late)
+		crowded = crowded || l.unsettled >= g.window || g.isFull() || l.items[row.ID] == nil && l.suspicion.undecided(row.ID, &l.suspicion.late)
 		if !g.takeDue(l, row) && full {
 			it := g.add(l, row, false)
 			it.late = true
@@ -414,8 +421,8 @@ func (g *Ledger) finishUrgent(r *Read, a *Answer) {
 		overtaken: g.isOvertaken(a),
 		// Even if the queue is full there is room for a few urgent rows, which
 		// are delivered next.
-		room: max(g.cfg.ColdQueue+g.cfg.BatchSize-g.cold.depth, urgentLimit-len(g.cold.urgent)),
-		left: make(map[*lane]bool, len(r.lanes)), waits: make(map[store.Aggregate]struct{}),
+		room:  max(g.queueRoom(), urgentLimit-len(g.cold.urgent)),
+		waits: make(map[store.Aggregate]struct{}),
 	}
 	rows := a.Page.Rows
 	for i := range rows {
@@ -427,10 +434,12 @@ func (g *Ledger) finishUrgent(r *Read, a *Answer) {
 			u.room -= l.unsettled - before
 		}
 	}
-	// Only a read that returns no row has seen all of them: a store may leave
-	// rows out, and rows of a short page may have been settled during the read.
+	// A page without a row of a lane is not enough: the first urgent rows may
+	// wait for other rows, and the store looks at few rows behind them. The
+	// crashed owner, which had taken those other rows, may have had any of the
+	// urgent ones in flight.
 	for _, l := range r.lanes {
-		if from, to := lanePart(rows, l.number); from == to && !u.left[l] && !l.draining {
+		if slices.Contains(a.Page.Plain, l.number) && !l.draining {
 			l.suspicion.urgent = places{}
 		}
 	}
@@ -440,7 +449,6 @@ func (g *Ledger) finishUrgent(r *Read, a *Answer) {
 type urgentPage struct {
 	overtaken bool
 	room      int
-	left      map[*lane]bool               // lanes with rows that were left in the table
 	waits     map[store.Aggregate]struct{} // aggregates whose next rows have to wait
 }
 
@@ -451,12 +459,12 @@ func (g *Ledger) takeUrgent(l *lane, row *store.Row, u *urgentPage) {
 	switch {
 	case row.Seq <= l.scan.position:
 		u.waits[agg] = struct{}{} // it committed late, and the fast read returns it
-	case u.room <= 0 || l.unsettled >= g.window || l.suspicion.undecided(row.ID, urgent):
-		u.left[l] = true
+	case u.room <= 0 || l.unsettled >= g.Window() || l.suspicion.undecided(row.ID, urgent):
+		// There is no room for it now.
 	case agg.IsZero():
 		g.takeUnordered(l, row, false, urgent)
 	case u.overtaken || l.scan.rescan || l.scan.movedBack == g.readNo || len(g.plan.load) > 0:
-		u.left[l] = true // rows in front of it may be unknown
+		// Rows in front of it may be unknown.
 	case waits || !g.takeAhead(l, row):
 		u.waits[agg] = struct{}{}
 	}

@@ -59,6 +59,43 @@ type Read struct {
 	passed int64 // the first row of agg that was passed over
 	whole  bool  // a fast read that covers a sweep as well
 	woken  bool  // a notification caused the fast read
+	// Lanes and keys that Shrink has removed.
+	left     []*lane
+	leftKeys []store.Key
+}
+
+// Shrink makes a read smaller whose page was too large for the store. It
+// reports false if the read cannot be smaller.
+func (r *Read) Shrink() bool {
+	switch {
+	case len(r.Keys) > 1:
+		half := len(r.Keys) / 2
+		r.leftKeys = slices.Concat(r.Keys[half:], r.leftKeys)
+		r.Keys = r.Keys[:half]
+	case r.Limit > 1:
+		r.Limit = max(r.Limit/4, 1)
+	case len(r.Cursors) > 1:
+		half := len(r.Cursors) / 2
+		r.left = append(r.left, r.lanes[half:]...)
+		r.lanes, r.Lanes, r.Cursors = r.lanes[:half], r.Lanes[:half], r.Cursors[:half]
+	default:
+		return false
+	}
+	return true
+}
+
+// leaveOut lets later reads return what Shrink has removed from a read.
+func (g *Ledger) leaveOut(r *Read) {
+	g.plan.load = slices.Concat(r.leftKeys, g.plan.load)
+	if r.Kind != ReadFast || len(r.left) == 0 {
+		return
+	}
+	r.whole = false
+	for _, l := range r.left {
+		// A lane with a backlog is read in its turn, even if the other lanes
+		// fill every page.
+		l.scan.woken, l.scan.state = true, behind
+	}
 }
 
 // Answer is the answer to a read.
@@ -128,19 +165,19 @@ func (g *Ledger) newRead(k ReadKind) (Read, bool) {
 			g.dueTimes.next = g.now.Add(2 * g.cfg.PollInterval)
 		}
 		r.lanes = g.lanes.that((*lane).active)
-		r.Limit = g.cfg.BatchSize
+		r.Limit = min(g.cfg.BatchSize, g.rowRoom())
 	case ReadFollow:
 		return g.newFollowRead()
 	case ReadLoad:
-		n := min(len(p.load), g.cfg.BatchSize)
+		n := min(len(p.load), g.cfg.BatchSize, g.rowRoom())
 		r.Keys, p.load = p.load[:n:n], p.load[n:]
 		return r, n > 0
 	case ReadSweep:
 		return g.newSweepRead()
 	case ReadUrgent:
 		p.lastUrgent, p.unlooked = g.now, 0
-		r.Limit, r.Verify = urgentLimit, g.horizon.hasExcluded()
 		r.lanes = g.lanes.that(func(l *lane) bool { return l.scan.state != caughtUp && l.active() })
+		r.Limit, r.Verify = min(urgentLimit, g.pageRoom(len(r.lanes))), g.horizon.hasExcluded()
 		for _, l := range r.lanes {
 			// As for the fast read: a row of the same aggregate, in front of an
 			// urgent one, may have committed late.
@@ -171,7 +208,7 @@ func (g *Ledger) newFollowRead() (Read, bool) {
 		return Read{}, false
 	}
 	return Read{
-		agg: a, passed: a.passed, Aggregate: a.key, Limit: maxQueued, Verify: g.horizon.hasExcluded(),
+		agg: a, passed: a.passed, Aggregate: a.key, Limit: min(maxQueued, g.rowRoom()), Verify: g.horizon.hasExcluded(),
 		Cursors: []driver.Cursor{{
 			Lane: a.lane.number, After: min(a.passed-1, g.floor(a.lane)), UpTo: max(a.lane.scan.position, a.passedTo),
 		}},
@@ -197,8 +234,9 @@ func (g *Ledger) newFastRead() (Read, bool) {
 		}
 	}
 	poll := !g.now.Before(p.nextPoll)
-	room := g.cfg.ColdQueue + g.cfg.BatchSize - g.cold.depth
-	r := Read{Limit: g.pageLimit(), Verify: g.horizon.hasExcluded(), whole: poll && !p.chase.soon && p.sweep.isCheap(g.lanes.list)}
+	room := g.rowRoom()
+	// At least one lane with a backlog has to fit.
+	r := Read{Limit: min(g.pageLimit(), room), Verify: g.horizon.hasExcluded(), whole: poll && !p.chase.soon && p.sweep.isCheap(g.lanes.list)}
 	g.addFastLanes(&r, poll, room)
 	// A lane that is not known to have a backlog may have one nevertheless. The
 	// lanes share the room, so that a first read, or a read after a large
@@ -211,6 +249,7 @@ func (g *Ledger) newFastRead() (Read, bool) {
 	for _, l := range r.lanes {
 		g.addFastCursor(&r, l)
 	}
+	r.Limit = min(r.Limit, g.pageRoom(len(r.lanes)))
 	p.lastFast = g.now
 	if poll {
 		p.nextPoll = g.now.Add(max(p.interval, firstPoll))
@@ -271,7 +310,8 @@ func (g *Ledger) addFastCursor(r *Read, l *lane) {
 // skimmedLane returns a lane that is to be read in large pages; nil if there is
 // none.
 func (g *Ledger) skimmedLane() *lane {
-	for _, l := range g.lanes.inTurn() {
+	g.plan.skimTurn++
+	for _, l := range g.lanes.from(g.plan.skimTurn) {
 		if s := &l.scan; s.state == skimming && !s.rescan && g.floor(l) == s.position && g.isReadable(l) {
 			return l
 		}

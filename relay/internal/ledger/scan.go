@@ -30,6 +30,18 @@ type scan struct {
 	// movedBack is the read that was under way when the position moved back:
 	// its rows come after rows that will be read again.
 	movedBack int64
+	// awaits: the next row may be taken only when other rows have been
+	// appended.
+	awaits bool
+	// appended is the lowest seq that was appended to the lane during the read
+	// appendedDuring.
+	appended, appendedDuring int64
+}
+
+// beforeAppended reports whether a row that a read has returned comes before
+// all rows that were appended during that read.
+func (s *scan) beforeAppended(seq, readNo int64) bool {
+	return s.appended == 0 || s.appendedDuring != readNo || seq <= s.appended
 }
 
 // scanState is what the last fast read of a lane showed.

@@ -1,8 +1,10 @@
 package ledger
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,12 +21,14 @@ import (
 // An event is written as seq:name/aggregate when it is mentioned first,
 // seq:name without an aggregate, and name after that; 1..9:n/a is the events n1
 // to n9. Options follow, separated by commas: lane=2, to=mail (its
-// destination), priority=5, attempts=1, replay=1, holds, dead, broken (its row
-// cannot be decoded), due=5s, at=30m and delay=5s (of an announcement), age=2s.
+// destination), priority=5, attempts=1, replay=1, holds, dead, waits (a read of
+// urgent rows omits it), broken (its row cannot be decoded), kb=9 (the size of
+// its payload), due=5s, at=30m and delay=5s (of an announcement), age=2s.
 const scriptHelp = `
 config OPTIONS      settings of the ledger, before all other commands: batch,
-                    cold, hot, attempts, window, sweep, block, ordered, and
-                    clock=1h for a node whose clock is an hour fast
+                    cold, hot, attempts, window, sweep, block, ordered, backlog,
+                    kb=64 for MaxBytes, and clock=1h for a node whose clock is an hour
+                    fast
 begin LANES         acquire lanes, read no holds and no open transactions
 acquire LANES       options unclean and window=4
 lose LANE           another node owns the lane
@@ -40,7 +44,10 @@ answer EVENTS       the store's answer to the read: of these rows, those in the
                     transactions high=9, issued=9, open=x1,x2 and unknown
 read KIND EVENTS    start and answer
 fail                the read fails
+shrink              the page of the read is too large
 write EVENTS        describe events, which the ledger does not see yet
+copying EVENT       the outbox is about to copy the event to this backlog
+copied EVENTS       the outbox has copied them
 announce EVENTS     a commit of this process; options unchecked, began=-1s
 wake                a commit without events
 deliver [LIMIT]     the next deliveries: a suspect, and a batch
@@ -55,6 +62,7 @@ state               lanes, aggregates and events in memory
 
 // script runs the commands of a script.
 type script struct {
+	mayTake  int64 // the first event that will be copied to this backlog; 0: none
 	g        *Ledger
 	now      time.Time
 	clock    time.Duration // the node's clock minus the database's
@@ -87,8 +95,8 @@ func (s *script) run(words []string) error {
 	name, args := words[0], words[1:]
 	commands := map[string]func([]string) error{
 		"config": s.config, "begin": s.begin, "acquire": s.acquire, "lose": s.lose, "drain": s.drain, "stop": s.stop, "lanes": s.lanes,
-		"advance": s.advance, "due": s.due, "start": s.startRead, "answer": s.answer, "read": s.read, "fail": s.fail,
-		"write": s.write, "announce": s.announce, "wake": s.wake, "deliver": s.deliver, "result": s.result, "undelivered": s.undelivered,
+		"advance": s.advance, "due": s.due, "start": s.startRead, "answer": s.answer, "read": s.read, "fail": s.fail, "shrink": s.shrink,
+		"write": s.write, "announce": s.announce, "copying": s.copying, "copied": s.copied, "wake": s.wake, "deliver": s.deliver, "result": s.result, "undelivered": s.undelivered,
 		"settle": s.settle, "settled": s.settled, "unsettled": s.unsettled, "distrust": s.distrust, "state": s.state,
 	}
 	command := commands[name]
@@ -123,7 +131,7 @@ func options(args []string, flags ...string) (rest []string, opts map[string]str
 }
 
 func (s *script) config(args []string) error {
-	_, opts := options(args, "block", "ordered")
+	_, opts := options(args, "block", "ordered", "backlog")
 	for key, value := range opts {
 		n, err := strconv.Atoi(value)
 		d, notTime := time.ParseDuration(value)
@@ -134,6 +142,8 @@ func (s *script) config(args []string) error {
 			s.g.cfg.ColdQueue = n
 		case "hot":
 			s.g.cfg.HotQueue = n
+		case "kb":
+			s.g.cfg.MaxBytes = n << 10
 		case "attempts":
 			s.g.cfg.MaxAttempts = n
 		case "window":
@@ -142,6 +152,9 @@ func (s *script) config(args []string) error {
 			s.g.cfg.Block, err = true, nil
 		case "ordered":
 			s.g.cfg.Ordered, err = true, nil
+		case "backlog":
+			s.g.cfg.Backlog, err = true, nil
+			s.g.cfg.MayTake = func(int) int64 { return cmp.Or(s.mayTake, math.MaxInt64) }
 		case "sweep":
 			s.g.cfg.SweepInterval, err = d, notTime
 		case "clock":
@@ -237,6 +250,25 @@ func (s *script) announce(args []string) error {
 	s.g.Announced([]driver.Commit{c}, s.now)
 	s.printAnnounced(events)
 	return nil
+}
+
+// copying sets the first event that the outbox is about to copy.
+func (s *script) copying(args []string) error {
+	events, err := s.events(args)
+	if err == nil && len(events) == 1 {
+		s.mayTake = events[0].Seq
+	}
+	return err
+}
+
+// copied reports events that the outbox has copied.
+func (s *script) copied(args []string) error {
+	events, err := s.events(args)
+	s.mayTake = 0
+	for _, e := range events {
+		s.g.Appended(e.Lane, e.Seq, s.now)
+	}
+	return err
 }
 
 func (s *script) write(args []string) error {

@@ -375,7 +375,7 @@ func (s *script) printAggregate(a *aggregate) {
 	if a.passed != 0 {
 		parts = append(parts, fmt.Sprintf("passed over from %d to %d", a.passed, a.passedTo))
 	}
-	if a.waitsFor != "" {
+	if a.waits {
 		parts = append(parts, "waits for "+a.waitsFor)
 	}
 	if a.stuck > 0 {

@@ -17,7 +17,8 @@ import (
 // event is an event that a command mentions.
 type event struct {
 	store.Row
-	dead bool
+	dead  bool
+	waits bool
 }
 
 var (
@@ -119,6 +120,8 @@ func (s *script) setOptions(e *event, opts []string) error {
 		switch key {
 		case "lane":
 			e.Lane = n
+		case "kb":
+			e.Event.Payload = make([]byte, n<<10)
 		case "priority":
 			e.Event.Priority = n
 		case "attempts":
@@ -131,6 +134,8 @@ func (s *script) setOptions(e *event, opts []string) error {
 			e.Holds, err = true, nil
 		case "dead":
 			e.dead, err = true, nil
+		case "waits":
+			e.waits, err = true, nil
 		case "broken":
 			e.Err, err = errors.New("a broken row"), nil
 		case "due":
@@ -228,6 +233,18 @@ func (s *script) fail([]string) error {
 	return nil
 }
 
+func (s *script) shrink([]string) error {
+	if s.reading == nil {
+		return errors.New("no read is under way")
+	}
+	if !s.reading.Shrink() {
+		s.print("the read cannot be smaller")
+		return nil
+	}
+	s.printRead(s.reading)
+	return nil
+}
+
 func (s *script) answer(args []string) error {
 	if s.reading == nil {
 		return errors.New("no read is under way")
@@ -287,10 +304,13 @@ func (s *script) fill(a *Answer, r *Read, events, behind []event) {
 	})
 	var returned []string
 	perLane := make(map[int]int)
+	if r.Kind == ReadUrgent {
+		a.Page.Plain = r.plain(events)
+	}
 	for i := range events {
 		e := &events[i]
 		ref := driver.RowRef{Key: e.Key, Aggregate: driver.AggregateOf(&e.Event)}
-		if !r.covers(e) || r.Limit > 0 && perLane[e.Lane] >= r.Limit {
+		if !r.covers(e) || r.Kind == ReadUrgent && e.waits || r.Limit > 0 && perLane[e.Lane] >= r.Limit {
 			continue
 		}
 		perLane[e.Lane]++
@@ -320,6 +340,13 @@ func (s *script) fill(a *Answer, r *Read, events, behind []event) {
 	if r.Kind != ReadWriters {
 		s.print("  returns %s", list(returned))
 	}
+}
+
+// plain returns the lanes of a read of urgent rows that have none.
+func (r *Read) plain(events []event) []int {
+	return slices.DeleteFunc(slices.Clone(r.Lanes), func(lane int) bool {
+		return slices.ContainsFunc(events, func(e event) bool { return e.Lane == lane && r.covers(&e) })
+	})
 }
 
 // covers reports whether a row is in the range of a read.

@@ -84,6 +84,7 @@ func (g *Ledger) CountSuspects(now time.Time) {
 	for len(s.group) == 0 && len(s.list) > 0 {
 		it := s.next()
 		if it.state != waiting || it.lane.gone || !it.isNext() {
+			g.unprobe(it)
 			continue // advance lets it take its turn when it is the next event
 		}
 		if name, down := g.down(&it.row.Event); down && !it.probe {
@@ -91,8 +92,8 @@ func (g *Ledger) CountSuspects(now time.Time) {
 			continue
 		}
 		s.group = append(s.group, it)
-		if it.row.Err != nil {
-			g.deadLetterUndelivered(it, it.row.Err)
+		if err := it.hopeless(); err != nil {
+			g.deadLetterUndelivered(it, err)
 			return
 		}
 		if g.cfg.MaxAttempts > 0 && it.row.Attempts >= g.cfg.MaxAttempts {
@@ -114,7 +115,7 @@ func (g *Ledger) fillGroup(limit int) {
 	attempts := s.group[0].row.Attempts
 	rest := s.list[:0]
 	for _, it := range s.list {
-		if len(s.group) < limit && !g.isAlone(it) && it.row.Attempts <= attempts && it.row.Err == nil && it.state == waiting && !it.lane.gone && it.isNext() {
+		if len(s.group) < limit && !g.isAlone(it) && it.row.Attempts <= attempts && it.hopeless() == nil && it.state == waiting && !it.lane.gone && it.isNext() {
 			s.group = append(s.group, it)
 			continue
 		}

@@ -97,7 +97,7 @@ func (r *worldRow) firstWord() string {
 	if r.agg != "" {
 		out += "/" + r.agg
 	}
-	return out + fmt.Sprintf(",lane=%d,priority=%d,to=%s", r.lane, r.priority, r.dest)
+	return out + fmt.Sprintf(",lane=%d,priority=%d,to=%s,kb=%d", r.lane, r.priority, r.dest, r.seq%7)
 }
 
 // word returns how a later command mentions a row.
@@ -128,7 +128,9 @@ func (w *world) answer(r *Read, now time.Time) []string {
 			} else if row.table == "delayed" && (next.IsZero() || row.due.Before(next)) {
 				next = row.due
 			}
-		case row.table == "ready" && (r.Kind != ReadUrgent || !w.waitsForOthers(r, row)):
+		case row.table == "ready" && r.Kind == ReadUrgent && w.waitsForOthers(r, row):
+			out = append(out, row.word()+",waits")
+		case row.table == "ready":
 			out = append(out, row.word())
 		}
 	}
