@@ -1,6 +1,7 @@
 // Package admin inspects and maintains an outbox: backlog and lag, blocked
 // aggregates, the journey of one event, replay and discard of dead letters, and
-// purging. It does the same for consumer groups and idempotency keys.
+// purging. It does the same for the destinations of an outbox, for consumer
+// groups and for idempotency keys.
 //
 // Every method queries the database. An error is returned and never turned into
 // an empty result.
@@ -41,9 +42,16 @@ type Config struct {
 // Outbox inspects and maintains an outbox. Its methods may be called
 // concurrently, and while relays run.
 type Outbox struct {
-	db  driver.OutboxAdmin
-	hub *driver.Hub // nil if the store has no relay role
-	cfg Config
+	db     driver.OutboxAdmin
+	owners driver.Inspector // its counts have the owners of the lanes
+	hub    *driver.Hub      // nil if the store has no relay role
+	cfg    Config
+	// backlogs and restorer are nil if the store does not have the role.
+	backlogs driver.Backlogs
+	restorer driver.Restorer
+	// destination is the destination whose backlog this is; empty for the
+	// outbox itself.
+	destination string
 }
 
 // NewOutbox returns the administrative functions of an outbox.
@@ -55,7 +63,7 @@ func NewOutbox[T any](db driver.Store[T], cfg Config) (*Outbox, error) {
 	if cfg, err = cfg.complete(); err != nil {
 		return nil, err
 	}
-	d := &Outbox{db: roles.OutboxAdmin, cfg: cfg}
+	d := &Outbox{db: roles.OutboxAdmin, owners: roles.OutboxAdmin, cfg: cfg, backlogs: roles.Backlogs, restorer: roles.Restorer}
 	if roles.Relay != nil {
 		d.hub = roles.Relay.Local()
 	}
@@ -169,16 +177,34 @@ func (d *Outbox) List(ctx context.Context, state store.State, f store.Filter, af
 	return p, nil
 }
 
-// Find returns an event in any state, or [ErrNotFound].
+// Find returns an event in any state, or [ErrNotFound]. If the event has left
+// the outbox and the history, but some destinations have yet to receive it, the
+// record is that of the first of them.
 func (d *Outbox) Find(ctx context.Context, id waybill.ID) (store.Record, error) {
-	records, err := d.db.Find(ctx, id)
-	if err != nil {
-		return store.Record{}, fmt.Errorf("admin: event %s: %w", id, err)
+	r, found, err := d.own(ctx, id)
+	if err != nil || found {
+		return r, err
 	}
-	if len(records) == 0 {
+	waiting, err := d.waiting(ctx, id)
+	if err != nil {
+		return store.Record{}, err
+	}
+	if len(waiting) == 0 {
 		return store.Record{}, fmt.Errorf("%w: %s", ErrNotFound, id)
 	}
-	return records[0], nil
+	return waiting[0].Record, nil
+}
+
+// own returns an event in any state, and false if the tables do not have it.
+func (d *Outbox) own(ctx context.Context, id waybill.ID) (store.Record, bool, error) {
+	records, err := d.db.Find(ctx, id)
+	if err != nil {
+		return store.Record{}, false, fmt.Errorf("admin: event %s: %w", id, err)
+	}
+	if len(records) == 0 {
+		return store.Record{}, false, nil
+	}
+	return records[0], true, nil
 }
 
 // SetLanes changes the number of lanes of the outbox. Stop the relays first:
@@ -186,6 +212,9 @@ func (d *Outbox) Find(ctx context.Context, id waybill.ID) (store.Record, error) 
 // continue to write: the change waits for transactions that have written, and
 // later transactions use the new number.
 func (d *Outbox) SetLanes(ctx context.Context, n int) error {
+	if err := d.whole("changing the number of lanes"); err != nil {
+		return err
+	}
 	if err := d.db.SetLanes(ctx, n); err != nil {
 		return fmt.Errorf("admin: changing the number of lanes to %d: %w", n, err)
 	}

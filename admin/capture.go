@@ -39,6 +39,9 @@ type Capturer struct {
 
 // Capturer returns a capturer. The error lists every invalid field.
 func (d *Outbox) Capturer(c Capture) (*Capturer, error) {
+	if err := d.whole("maintaining an outbox for change data capture"); err != nil {
+		return nil, err
+	}
 	var errs []error
 	for _, field := range []struct {
 		name  string
@@ -107,6 +110,9 @@ func (c *Capturer) purge(ctx context.Context) error {
 // many, even if it fails: for an outbox that change data capture reads and that
 // has no relay. While a relay is live, MakeReady returns [store.ErrRelayLive].
 func (d *Outbox) MakeReady(ctx context.Context) (int, error) {
+	if err := d.whole("making delayed events ready"); err != nil {
+		return 0, err
+	}
 	for sum := 0; ; {
 		n, err := d.db.MakeReady(ctx, d.cfg.BatchSize)
 		sum += n

@@ -3,6 +3,7 @@ package admin
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/waybillhq/waybill"
@@ -18,6 +19,9 @@ type Journey struct {
 	// Behind is the event of the same aggregate that blocks this one; nil if
 	// none does.
 	Behind *store.Record
+	// Waiting is the event at each destination that has yet to receive it,
+	// although it has left the outbox.
+	Waiting []Waiting
 	// Owner is the relay node that owns the event's lane; zero if none does.
 	// Live reports whether the node is alive.
 	Owner waybill.ID
@@ -33,12 +37,26 @@ type Step struct {
 
 // Journey returns the journey of an event, or [ErrNotFound].
 func (d *Outbox) Journey(ctx context.Context, id waybill.ID) (Journey, error) {
-	r, err := d.Find(ctx, id)
+	r, found, err := d.own(ctx, id)
 	if err != nil {
 		return Journey{}, err
 	}
-	j := Journey{Record: r, Steps: steps(r)}
-	stats, err := d.db.Stats(ctx)
+	j := Journey{Record: r}
+	if j.Waiting, err = d.waiting(ctx, id); err != nil {
+		return Journey{}, err
+	}
+	switch {
+	case found:
+		j.Steps = steps(r)
+		j.markWaiting()
+	case len(j.Waiting) > 0:
+		r = j.Waiting[0].Record
+		j.Record = r
+		j.Steps = append(written(r), Step{What: "left the outbox; the history does not have it"})
+	default:
+		return Journey{}, fmt.Errorf("%w: %s", ErrNotFound, id)
+	}
+	stats, err := d.owners.Stats(ctx)
 	if err != nil {
 		return Journey{}, fmt.Errorf("admin: event %s: %w", id, err)
 	}
@@ -47,7 +65,7 @@ func (d *Outbox) Journey(ctx context.Context, id waybill.ID) (Journey, error) {
 			j.Owner, j.Live = l.Owner, l.Live
 		}
 	}
-	if r.State == store.Ready || r.State == store.Delayed {
+	if found && (r.State == store.Ready || r.State == store.Delayed) {
 		if j.Behind, err = d.behind(ctx, r); err != nil {
 			return Journey{}, err
 		}
@@ -55,13 +73,31 @@ func (d *Outbox) Journey(ctx context.Context, id waybill.ID) (Journey, error) {
 	return j, nil
 }
 
-// steps derives an event's steps from its row.
-func steps(r store.Record) []Step {
+// markWaiting says in the last step of a delivered event which destinations
+// have yet to receive it.
+func (j *Journey) markWaiting() {
+	if j.State != store.Delivered || len(j.Waiting) == 0 {
+		return
+	}
+	var names []string
+	for _, w := range j.Waiting {
+		names = append(names, w.Destination.Name)
+	}
+	j.Steps[len(j.Steps)-1].What += ", but not to " + strings.Join(names, ", ")
+}
+
+// written derives an event's first steps from its row.
+func written(r store.Record) []Step {
 	var out []Step
 	if at := r.Event.OccurredAt; !at.IsZero() && at.Before(r.CreatedAt.Add(-time.Millisecond)) {
 		out = append(out, Step{at, "occurred"})
 	}
-	out = append(out, Step{r.CreatedAt, fmt.Sprintf("written to lane %d as number %d", r.Lane, r.Seq)})
+	return append(out, Step{r.CreatedAt, fmt.Sprintf("written to lane %d as number %d", r.Lane, r.Seq)})
+}
+
+// steps derives an event's steps from its row.
+func steps(r store.Record) []Step {
+	out := written(r)
 	if r.Replay > 0 {
 		out = append(out, Step{What: fmt.Sprintf("replayed by an operator, %s", times(r.Replay))})
 	}

@@ -20,8 +20,8 @@ type Retention struct {
 	// History is how long delivered events are kept. Defaults to 7 days;
 	// negative: forever.
 	History time.Duration
-	// Dead is how long dead letters are kept. Defaults to 0: until an operator
-	// decides.
+	// Dead is how long dead letters are kept, in the outbox and in the backlogs
+	// of its destinations. Defaults to 0: until an operator decides.
 	Dead time.Duration
 	// PurgeInterval is the interval at which [Purger.Run] purges. Defaults to 1
 	// h.
@@ -72,7 +72,8 @@ func (d *Outbox) Purger(k Retention) (*Purger, error) {
 		return nil, fmt.Errorf("admin: %w", err)
 	}
 	return &Purger{
-		db: d.db, policy: retention.Policy{HistoryRetention: k.History, DeadRetention: k.Dead, BatchSize: k.PurgeBatchSize},
+		db:       d.db,
+		policy:   retention.Policy{HistoryRetention: k.History, DeadRetention: k.Dead, BatchSize: k.PurgeBatchSize, Backlogs: d.backlogs},
 		interval: k.PurgeInterval, log: d.cfg.Logger, observe: d.cfg.Observe,
 	}, nil
 }
@@ -124,6 +125,9 @@ func (p *Purger) Run(ctx context.Context) error {
 // batch, and returns the number of deleted events, even if it fails.
 // [Capturer.Run] calls PurgeWritten by itself.
 func (d *Outbox) PurgeWritten(ctx context.Context, age time.Duration, progress func(n int)) (int, error) {
+	if err := d.whole("purging written events"); err != nil {
+		return 0, err
+	}
 	if age <= 0 {
 		return 0, fmt.Errorf("admin: purging written events: the age %v is not positive", age)
 	}

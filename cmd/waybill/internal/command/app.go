@@ -59,8 +59,8 @@ Every setting is a flag, an environment variable and a key in the file; waybill 
 // commands returns every command. A new command is a line here.
 func (a *app) commands() []*cobra.Command {
 	return []*cobra.Command{
-		a.serve(), a.demo(), a.migrate(), a.configure(), a.stats(), a.list(), a.show(), a.tail(), a.dead(), a.blocked(), a.inbox(), a.keys(),
-		a.purge(), a.send(), a.reconcile(), a.doctor(), a.version(), a.completion(),
+		a.serve(), a.demo(), a.migrate(), a.configure(), a.stats(), a.list(), a.show(), a.tail(), a.dead(), a.blocked(), a.destinations(),
+		a.replay(), a.inbox(), a.keys(), a.purge(), a.send(), a.reconcile(), a.restored(), a.doctor(), a.version(), a.completion(),
 	}
 }
 
@@ -134,11 +134,14 @@ func (a *app) relayName() string {
 
 // session is an open store with the administrative functions over it.
 type session struct {
+	// Outbox is the outbox, or the backlog of the destination that the command
+	// names.
 	*admin.Outbox
-	groups   *admin.Inbox
-	keys     *admin.Keys
-	store    *connect.Store
-	settings *settings.Settings
+	destinations *admin.Destinations
+	groups       *admin.Inbox
+	keys         *admin.Keys
+	store        *connect.Store
+	settings     *settings.Settings
 }
 
 // withStore opens a store with its tables and runs a command on it.
@@ -154,6 +157,9 @@ func (a *app) withStore(cmd *cobra.Command, fn func(ctx context.Context, d *sess
 		d := &session{store: st, settings: s}
 		cfg := admin.Config{BatchSize: s.Purge.BatchSize}
 		if d.Outbox, err = admin.NewOutbox(st, cfg); err != nil {
+			return err
+		}
+		if d.destinations, err = admin.NewDestinations(st, cfg); err != nil {
 			return err
 		}
 		if d.groups, err = admin.NewInbox(st, cfg); err != nil {

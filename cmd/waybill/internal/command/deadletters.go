@@ -34,17 +34,19 @@ func (a *app) dead() *cobra.Command {
 
 func (a *app) deadList() *cobra.Command {
 	var filter store.Filter
+	var destination string
 	var after int64
 	var limit int
 	cmd := &cobra.Command{
 		Use: "list", Short: "List dead letters, oldest first", Args: needs(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.withStore(cmd, func(ctx context.Context, d *session) error {
+			return a.withBacklog(cmd, destination, func(ctx context.Context, d *session) error {
 				return a.listEvents(ctx, d, []store.State{store.Dead}, filter, after, max(limit, 1))
 			})
 		},
 	}
 	filterFlags(cmd, &filter)
+	destinationFlag(cmd, &destination)
 	cmd.Flags().IntVar(&limit, "limit", 50, "Maximum number of results")
 	cmd.Flags().Int64Var(&after, "after", 0, "Position to start after: the end of the previous page")
 	return cmd
@@ -53,12 +55,14 @@ func (a *app) deadList() *cobra.Command {
 // chosen selects the dead letters of a command: by id, or all that match a
 // filter.
 type chosen struct {
-	filter   store.Filter
-	all, yes bool
+	filter      store.Filter
+	destination string
+	all, yes    bool
 }
 
 func (c *chosen) flags(cmd *cobra.Command) {
 	filterFlags(cmd, &c.filter)
+	destinationFlag(cmd, &c.destination)
 	cmd.Flags().BoolVar(&c.all, "all", false, "Selection of all dead letters")
 	cmd.Flags().BoolVar(&c.yes, "yes", false, "Confirmation in advance")
 }
@@ -92,7 +96,7 @@ func (a *app) deadReplay() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return a.withStore(cmd, func(ctx context.Context, d *session) error {
+			return a.withBacklog(cmd, which.destination, func(ctx context.Context, d *session) error {
 				var r admin.Replayed
 				var err error
 				if byID {
@@ -183,7 +187,7 @@ func (a *app) deadDiscard() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return a.withStore(cmd, func(ctx context.Context, d *session) error {
+			return a.withBacklog(cmd, which.destination, func(ctx context.Context, d *session) error {
 				var gone []waybill.ID
 				var err error
 				if byID {
@@ -220,11 +224,12 @@ func (a *app) blocked() *cobra.Command {
 }
 
 func (a *app) blockedList() *cobra.Command {
+	var destination string
 	var limit int
 	cmd := &cobra.Command{
 		Use: "list", Short: "List blocked aggregates: first those that wait for an operator, then those that wait for a retry", Args: needs(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.withStore(cmd, func(ctx context.Context, d *session) error {
+			return a.withBacklog(cmd, destination, func(ctx context.Context, d *session) error {
 				all, err := d.Blocked(ctx, max(limit, 1))
 				if err != nil {
 					return d.store.Clean(err)
@@ -249,11 +254,13 @@ func (a *app) blockedList() *cobra.Command {
 			})
 		},
 	}
+	destinationFlag(cmd, &destination)
 	cmd.Flags().IntVar(&limit, "limit", 50, "Maximum number of results")
 	return cmd
 }
 
 func (a *app) unblock() *cobra.Command {
+	var destination string
 	var yes bool
 	cmd := &cobra.Command{
 		Use: "unblock ID…", Short: "Continue the aggregates that these events block", Args: needs(1, -1, "ids of events"),
@@ -267,12 +274,13 @@ func (a *app) unblock() *cobra.Command {
 			if err := a.confirm(yes, fmt.Sprintf("Give up the order of events after %s?", strings.Join(args, ", "))); err != nil {
 				return err
 			}
-			return a.withStore(cmd, func(ctx context.Context, d *session) error {
+			return a.withBacklog(cmd, destination, func(ctx context.Context, d *session) error {
 				done, err := d.Unblock(ctx, ids...)
 				return a.changed(d, view.ChangedOf(done), "unblocked", len(ids), err)
 			})
 		},
 	}
+	destinationFlag(cmd, &destination)
 	cmd.Flags().BoolVar(&yes, "yes", false, "Confirmation in advance")
 	return cmd
 }

@@ -137,6 +137,11 @@ func (s *script) fixture(words []string, text string) {
 		s.events(ctx, st, relay.Continue)
 	case "blocked":
 		s.events(ctx, st, relay.Block)
+	case "destinations":
+		s.destinations(ctx, st)
+	case "live": // a relay whose lease has not ended
+		_, err := st.Relay.Heartbeat(ctx, store.Node{ID: waybill.NewID(), Relay: "relay"}, time.Hour)
+		s.must(err)
 	case "inbox":
 		s.inbox(ctx, st)
 	case "keys":
@@ -194,6 +199,45 @@ func (s *script) events(ctx context.Context, st *connect.Store, onDead relay.OnD
 	scheduled.Delay = time.Hour
 	_, err = st.Send(ctx, event("behind", "OrderPaid", "17", ""), event("ready", "OrderPaid", "19", ""), scheduled)
 	s.must(err)
+}
+
+// destinations writes events and runs a relay with two destinations: billing
+// receives all of them, and partner refuses some.
+func (s *script) destinations(ctx context.Context, st *connect.Store) {
+	s.t.Helper()
+	event := func(name, kind, aggregate string) waybill.Event {
+		ev := waybill.NewEvent(kind, 9990)
+		ev.ID, ev.AggregateType, ev.AggregateID, ev.OccurredAt = waybill.NewID(), "order", aggregate, time.Now().Add(-time.Hour)
+		s.names[name] = ev.ID.String()
+		return ev
+	}
+	_, err := st.Send(ctx, event("received", "OrderPlaced", "26"), event("dead", "OrderPlaced", "27"), event("failed", "OrderShipped", "28"),
+		event("behind", "OrderPaid", "28"))
+	s.must(err)
+	billing := relay.Destination{Name: "billing", Sink: relay.SinkFunc(func(context.Context, waybill.Delivery) error { return nil })}
+	partner := relay.Destination{Name: "partner", Sink: relay.SinkFunc(func(_ context.Context, d waybill.Delivery) error {
+		switch d.ID.String() {
+		case s.names["dead"]:
+			return waybill.Permanent(errors.New("no such customer"))
+		case s.names["failed"]:
+			return waybill.RetryAfter(time.Hour, errors.New("the carrier does not answer"))
+		}
+		return nil
+	})}
+	r, err := relay.NewTo(st, relay.Config{TakeOver: true}, billing, partner)
+	s.must(err)
+	running, stop := context.WithCancel(ctx)
+	done := make(chan error, 1)
+	go func() { done <- r.Run(running) }()
+	waitFor(s.t, "the events to arrive", func() bool {
+		main, err := st.OutboxAdmin.Stats(ctx)
+		s.must(err)
+		there, err := st.Backlogs.Backlog(2).Stats(ctx)
+		s.must(err)
+		return main.Ready == 0 && there.Ready == 1 && there.Failed == 1 && there.Dead == 1
+	})
+	stop()
+	s.must(<-done)
 }
 
 // waitFor waits for a condition.

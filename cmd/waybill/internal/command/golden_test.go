@@ -175,6 +175,7 @@ var (
 	plainTime = regexp.MustCompile(`\b20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ\b`)
 	jsonTime  = regexp.MustCompile(`"20\d\d-\d\d-\d\dT[0-9:.]+Z"`)
 	lag       = regexp.MustCompile(`(?m)^(lag +)(\d+s)( *)`)
+	aged      = regexp.MustCompile(`(?m)^((?:billing|partner|archive) .*?  )(\d+s)( +)`)
 	oldestDue = regexp.MustCompile(`("(?:lag|oldest_due|oldest_lapsed)_seconds": )[0-9.e+-]+`)
 	logTime   = regexp.MustCompile(`\btime=20\S+`)
 	version   = regexp.MustCompile(`waybill \S+ GO PLATFORM`)
@@ -192,10 +193,12 @@ func (s *script) normal(text string) string {
 		return s.ids[id]
 	})
 	text = jsonTime.ReplaceAllString(text, `"TIME"`)
-	text = lag.ReplaceAllStringFunc(text, func(m string) string {
-		p := lag.FindStringSubmatch(m)
-		return p[1] + "Ns" + strings.Repeat(" ", len(p[2])-2) + p[3]
-	})
+	for _, ages := range []*regexp.Regexp{lag, aged} {
+		text = ages.ReplaceAllStringFunc(text, func(m string) string {
+			p := ages.FindStringSubmatch(m)
+			return p[1] + "Ns" + strings.Repeat(" ", len(p[2])-2) + p[3]
+		})
+	}
 	text = oldestDue.ReplaceAllString(text, "${1}SECONDS")
 	text = goVersion.ReplaceAllString(text, "GO")
 	text = logTime.ReplaceAllString(text, "time=TIME")

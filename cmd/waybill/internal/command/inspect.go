@@ -62,10 +62,18 @@ const sampleID = "01JZ3V8Q5R7M2N4P6S8T0W1X3Y"
 
 func (a *app) stats() *cobra.Command {
 	var all bool
+	var destination string
 	cmd := &cobra.Command{
-		Use: "stats", Short: "Count pending, failed and dead events, and list the relays", Args: needs(0, 0, ""),
+		Use: "stats", Short: "Count pending, failed and dead events, and list the relays and the destinations", Args: needs(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.withStore(cmd, func(ctx context.Context, d *session) error {
+				if cmd.Flags().Changed("destination") {
+					one, err := d.destinations.Find(ctx, destination)
+					if err != nil {
+						return d.noDestination(err)
+					}
+					return a.printDestination(view.DestinationOf(one))
+				}
 				v, err := d.stats(ctx, all)
 				if err != nil {
 					return d.store.Clean(err)
@@ -77,18 +85,19 @@ func (a *app) stats() *cobra.Command {
 			})
 		},
 	}
+	destinationFlag(cmd, &destination)
 	cmd.Flags().BoolVar(&all, "all-groups", false, "Inclusion of consumer groups without failures; reads every record")
 	return cmd
 }
 
-// stats reads the counts of events, groups and keys.
-func (d *session) stats(ctx context.Context, all bool) (view.Stats, error) {
+// stats reads the counts of events, destinations, groups and keys.
+func (d *session) stats(ctx context.Context, everyGroup bool) (view.Stats, error) {
 	s, err := d.Stats(ctx)
 	if err != nil {
 		return view.Stats{}, err
 	}
 	v := view.StatsOf(s)
-	groups, err := d.groups.Stats(ctx, all)
+	groups, err := d.groups.Stats(ctx, everyGroup)
 	if err != nil {
 		return v, err
 	}
@@ -100,7 +109,9 @@ func (d *session) stats(ctx context.Context, all bool) (view.Stats, error) {
 		return v, err
 	}
 	v.Keys = view.KeysOf(k)
-	return v, nil
+	all, err := d.destinations.List(ctx)
+	v.Destinations = view.DestinationsOf(all)
+	return v, err
 }
 
 func (a *app) printStats(v view.Stats) error {
@@ -129,6 +140,12 @@ func (a *app) printStats(v view.Stats) error {
 			return err
 		}
 	}
+	if len(v.Destinations) > 0 {
+		fmt.Fprintln(a.Out)
+		if err := destinationTable(v.Destinations).writeTo(a.Out); err != nil {
+			return err
+		}
+	}
 	if len(v.Groups) == 0 {
 		return nil
 	}
@@ -151,32 +168,41 @@ func seconds(s float64) string {
 
 func (a *app) list() *cobra.Command {
 	var filter store.Filter
-	var state string
+	var state, destination string
 	var after int64
 	var limit int
 	cmd := &cobra.Command{
 		Use: "list", Short: "List events, oldest first", Args: needs(0, 0, ""),
 		Long: "List events, oldest first: ready, delayed, dead, or delivered and still in the history. Delayed events are scheduled (without\n" +
 			"an attempt, or replayed) or failed; --state accepts these names, too. Without --state, the list has events of all states, and\n" +
-			"--after cannot be used.",
+			"--after cannot be used. --destination lists what a destination has yet to receive; there are no delivered events.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if limit < 1 {
 				return usage("", "--limit %d is not positive", limit)
 			}
 			which := states
+			if cmd.Flags().Changed("destination") {
+				which = states[:len(states)-1]
+			}
 			if state != "" {
 				one, err := parseState(state, &filter)
 				if err != nil {
 					return err
 				}
+				if !slices.Contains(which, one) {
+					return usage("omit --destination", "the backlog of a destination has no %s events", one)
+				}
 				which = []store.State{one}
 			} else if after != 0 {
 				return usage("add --state", "--after requires --state")
 			}
-			return a.withStore(cmd, func(ctx context.Context, d *session) error { return a.listEvents(ctx, d, which, filter, after, limit) })
+			return a.withBacklog(cmd, destination, func(ctx context.Context, d *session) error {
+				return a.listEvents(ctx, d, which, filter, after, limit)
+			})
 		},
 	}
 	filterFlags(cmd, &filter)
+	destinationFlag(cmd, &destination)
 	flags := cmd.Flags()
 	flags.StringVar(&state, "state", "", "Only events that are ready, delayed (scheduled or failed), dead or delivered")
 	complete(cmd, "state", stateNames()...)
@@ -220,7 +246,7 @@ func (a *app) listEvents(ctx context.Context, d *session, which []store.State, f
 func (a *app) show() *cobra.Command {
 	var payload bool
 	cmd := &cobra.Command{
-		Use: "show ID", Short: "Show one event: its state, its history and the event it waits for", Args: needs(1, 1, "an event id"),
+		Use: "show ID", Short: "Show one event: its state, its history, and what it waits for", Args: needs(1, 1, "an event id"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ids, err := parseIDs(args)
 			if err != nil {
@@ -249,6 +275,29 @@ func (a *app) showEvent(ctx context.Context, d *session, id waybill.ID, payload 
 }
 
 func (a *app) printJourney(v view.Journey, j admin.Journey, payload bool) error {
+	parts := []*table{journeyTable(v), {}}
+	for _, s := range v.Steps {
+		parts[1].row(at(s.At), s.What)
+	}
+	if len(v.Waiting) > 0 {
+		parts = append(parts, waitingTable(v.Waiting))
+	}
+	for i, t := range parts {
+		if i > 0 {
+			fmt.Fprintln(a.Out)
+		}
+		if err := t.writeTo(a.Out); err != nil {
+			return err
+		}
+	}
+	if payload {
+		a.printPayload(v.Event, j.Event.Payload)
+	}
+	return nil
+}
+
+// journeyTable lists the fields of an event.
+func journeyTable(v view.Journey) *table {
 	ev := v.Event
 	t := &table{}
 	line := func(name, value string) {
@@ -278,27 +327,52 @@ func (a *app) printJourney(v view.Journey, j admin.Journey, payload bool) error 
 	if v.Behind != nil {
 		line("waits for", fmt.Sprintf("%s %s (%s): %s", v.Behind.Type, v.Behind.ID, v.Behind.State, or(v.Behind.LastError)))
 	}
-	if err := t.writeTo(a.Out); err != nil {
-		return err
-	}
-	fmt.Fprintln(a.Out)
-	t = &table{}
-	for _, s := range v.Steps {
-		t.row(at(s.At), s.What)
-	}
-	if err := t.writeTo(a.Out); err != nil || !payload {
-		return err
-	}
+	return t
+}
+
+// printPayload prints the headers and the payload of an event.
+func (a *app) printPayload(ev view.Event, payload []byte) {
 	fmt.Fprintln(a.Out)
 	for _, name := range sortedKeys(ev.Headers) {
 		fmt.Fprintf(a.Out, "%s: %s\n", plain(name), plain(ev.Headers[name]))
 	}
 	if ev.PayloadBase64 != nil {
 		fmt.Fprintf(a.Out, "%d bytes of binary data; --json prints them in base64\n", ev.PayloadBytes)
-		return nil
+		return
 	}
-	fmt.Fprintln(a.Out, plain(string(j.Event.Payload)))
-	return nil
+	fmt.Fprintln(a.Out, plain(string(payload)))
+}
+
+// waitingTable lists the destinations that have yet to receive an event.
+func waitingTable(all []view.Waiting) *table {
+	t := newTable("DESTINATION", "STATE", "TRIES", "DUE", "WAITS FOR")
+	for _, w := range all {
+		t.row(w.Destination, w.State, w.Attempts, at(w.DueAt), waitsFor(w))
+	}
+	return t
+}
+
+// waitsFor describes what an event waits for at a destination.
+func waitsFor(w view.Waiting) string {
+	text := "its turn"
+	switch {
+	case w.State == store.Dead.String():
+		text = "an operator"
+	case !w.PausedAt.IsZero():
+		text = "the end of the pause " + pause(w.PausedAt, w.Reason)
+	case w.Behind != nil:
+		text = fmt.Sprintf("%s %s (%s: %s)", w.Behind.Type, w.Behind.ID, w.Behind.State, or(w.Behind.LastError))
+	case w.Final:
+		text = "its turn to become a dead letter"
+	case w.State == store.Delayed.String() && w.Attempts > 0:
+		text = "its retry"
+	case w.State == store.Delayed.String():
+		text = "its replay"
+	}
+	if w.LastError != "" {
+		text += "; last error: " + cut(w.LastError, errorWidth)
+	}
+	return text
 }
 
 func sortedKeys(m map[string]string) []string {

@@ -15,6 +15,7 @@ import (
 	"github.com/waybillhq/waybill/cmd/waybill/internal/connect"
 	"github.com/waybillhq/waybill/cmd/waybill/internal/hint"
 	"github.com/waybillhq/waybill/cmd/waybill/internal/settings"
+	"github.com/waybillhq/waybill/store"
 )
 
 // Streams are the inputs and outputs of a command.
@@ -37,7 +38,7 @@ const (
 	// Usage: the flags, the arguments or the settings are invalid. Nothing was
 	// done.
 	Usage = 2
-	// NotFound: the event, record or key does not exist.
+	// NotFound: the event, record, key or destination does not exist.
 	NotFound = 3
 	// Unreachable: the store or the sink does not answer.
 	Unreachable = 4
@@ -87,9 +88,9 @@ func codeOf(ctx context.Context, err error) int {
 	switch {
 	case errors.As(err, &known):
 		return known.code
-	case errors.As(err, &wrong), errors.Is(err, connect.ErrBadURL), errors.Is(err, connect.ErrBadSetting):
+	case errors.As(err, &wrong), errors.Is(err, connect.ErrBadURL), errors.Is(err, connect.ErrBadSetting), errors.Is(err, admin.ErrInvalid):
 		return Usage
-	case errors.Is(err, admin.ErrNotFound):
+	case errors.Is(err, admin.ErrNotFound), errors.Is(err, store.ErrNoDestination):
 		return NotFound
 	case errors.Is(err, connect.ErrUnreachable):
 		return Unreachable

@@ -62,6 +62,13 @@ func TestTablesFitTheScreen(t *testing.T) {
 	s.fixture([]string{"events"}, "")
 	s.fixture([]string{"inbox"}, "")
 	s.fixture([]string{"keys"}, "")
+	s.fixture([]string{"destinations"}, "")
+	if _, errs, code := s.run(t.Context(), []string{"destinations", "add", "the-warehouse-of-the-company-in-town"}, ""); code != command.Ok {
+		t.Fatal(errs)
+	}
+	if _, errs, code := s.run(t.Context(), []string{"destinations", "pause", "partner", "--reason", "the partner moves its servers to another continent"}, ""); code != command.Ok {
+		t.Fatal(errs)
+	}
 	long := "OrderHasBeenAcceptedByTheWarehouse"
 	if _, errs, code := s.run(t.Context(), []string{
 		"send", long, "--aggregate-type", "customer-order-line", "--aggregate", "0190c2f8-7b5a-7c3e-9d8e-2f1a4b6c8d0e", "--tenant", "the-company-of-the-customer",
@@ -79,6 +86,11 @@ func TestTablesFitTheScreen(t *testing.T) {
 		{"migrate", "status"},
 		{"show", s.names["dead"]},
 		{"config"},
+		{"destinations", "list"},
+		{"list", "--destination", "partner"},
+		{"show", s.names["behind"]},
+		{"stats", "--destination", "partner"},
+		{"restored", "--yes"},
 	} {
 		out, errs, _ := s.run(t.Context(), args, "")
 		if out == "" {
@@ -97,8 +109,8 @@ func TestTablesFitTheScreen(t *testing.T) {
 	}
 	out, _, _ := s.run(t.Context(), []string{"list"}, "")
 	ids := regexp.MustCompile(`(?m)^[0-9A-Z]{26} `).FindAllString(out, -1)
-	if len(ids) != 8 {
-		t.Errorf("%d of 8 ids are complete:\n%s", len(ids), out)
+	if len(ids) != 12 {
+		t.Errorf("%d of 12 ids are complete:\n%s", len(ids), out)
 	}
 }
 

@@ -40,7 +40,7 @@ func (r *Relay) components() ([]Component, error) {
 		}
 		all = append(all, c)
 	}
-	if s.Metrics.Enabled && (r.Observe.Backlog != nil || r.Observe.Groups != nil || r.Observe.Keys != nil) {
+	if o := r.Observe; s.Metrics.Enabled && (o.Backlog != nil || o.Destinations != nil || o.Groups != nil || o.Keys != nil) {
 		all = append(all, r.every("counting", s.Metrics.Interval, r.count))
 	}
 	return all, nil
@@ -154,6 +154,11 @@ func (r *Relay) drain(ctx context.Context, batch int, what string, purge func() 
 func (r *Relay) count(ctx context.Context) error {
 	if _, err := r.Outbox.Stats(ctx); err != nil {
 		return err
+	}
+	if r.Destinations != nil {
+		if _, err := r.Destinations.List(ctx); err != nil {
+			return err
+		}
 	}
 	if _, err := r.Groups.Stats(ctx, false); err != nil {
 		return err

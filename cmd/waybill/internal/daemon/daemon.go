@@ -61,11 +61,15 @@ type Daemon struct {
 type Relay struct {
 	Settings *settings.Settings
 	Store    *connect.Store
-	// Sink is nil if no events are delivered.
-	Sink   *connect.Sink
+	// Sink is nil if no events are delivered, or if there are destinations.
+	Sink *connect.Sink
+	// Sinks are the sinks of the destinations, in the order of the settings.
+	Sinks  []*connect.Sink
 	Outbox *admin.Outbox
-	Groups *admin.Inbox
-	Keys   *admin.Keys
+	// Destinations is nil if the store has no backlogs.
+	Destinations *admin.Destinations
+	Groups       *admin.Inbox
+	Keys         *admin.Keys
 	// Progress tracks whether deliveries make progress, for readiness.
 	Progress *Progress
 	Observe  observe.Hooks
@@ -126,14 +130,14 @@ func named(s *settings.Settings, err error) error {
 }
 
 func openRelay(ctx context.Context, s *settings.Settings, cfg Config) (*Relay, error) {
-	r := &Relay{Settings: s, Progress: &Progress{}, Log: cfg.Logger, relayLog: cfg.Logger}
+	r := &Relay{Settings: s, Progress: &Progress{destinations: len(s.Destinations)}, Log: cfg.Logger, relayLog: cfg.Logger}
 	if s.Name != "" { // there are several
 		r.Log = cfg.Logger.With(slog.String(logkey.Relay, s.Name))
 	}
 	r.own = own(r.Log)
 	var err error
 	if r.delivers() { // before tables are created for a relay that cannot run
-		if err := connect.CheckSink(s.Sink); err != nil {
+		if err := connect.CheckSinks(s); err != nil {
 			return nil, err
 		}
 	}
@@ -169,6 +173,11 @@ func (r *Relay) fill(ctx context.Context, cfg Config) error {
 	if r.Outbox, err = admin.NewOutbox(r.Store, ops); err != nil {
 		return err
 	}
+	if r.Store.Backlogs != nil {
+		if r.Destinations, err = admin.NewDestinations(r.Store, ops); err != nil {
+			return err
+		}
+	}
 	if r.Groups, err = admin.NewInbox(r.Store, ops); err != nil {
 		return err
 	}
@@ -182,10 +191,26 @@ func (r *Relay) fill(ctx context.Context, cfg Config) error {
 	if err := r.guard(ctx); err != nil { // before a sink is created for a relay that is refused
 		return err
 	}
-	if r.Sink, err = connect.OpenSink(ctx, connect.SinkConfig{Sink: s.Sink, Out: cfg.Out, Logger: r.Log}); err != nil {
+	return r.openSinks(ctx, cfg.Out)
+}
+
+// openSinks opens the sink, or the sinks of all destinations.
+func (r *Relay) openSinks(ctx context.Context, out io.Writer) (err error) {
+	s := r.Settings
+	cfg := connect.SinkConfig{Sink: s.Sink, Out: out, Logger: r.Log}
+	if len(s.Destinations) == 0 {
+		if r.Sink, err = connect.OpenSink(ctx, cfg); err != nil {
+			return err
+		}
+		r.own.Info("sink opened", slog.Any(logkey.Sink, s.Sink.URL))
+		return nil
+	}
+	if r.Sinks, err = connect.OpenDestinations(ctx, s.Destinations, cfg); err != nil {
 		return err
 	}
-	r.own.Info("sink opened", slog.Any(logkey.Sink, s.Sink.URL))
+	for _, d := range s.Destinations {
+		r.own.Info("destination configured", slog.String(logkey.Destination, d.Name), slog.Any(logkey.Sink, d.Sink.URL))
+	}
 	return nil
 }
 
@@ -212,7 +237,7 @@ func (r *Relay) fingerprint() (string, error) { return Fingerprint(r.Settings) }
 // Fingerprint returns the text that an outbox records for a relay with these
 // settings.
 func Fingerprint(s *settings.Settings) (string, error) {
-	name, err := connect.SinkName(s.Sink)
+	name, err := connect.SinkNames(s)
 	return relay.Config{Name: s.Relay.Name, SinkName: name}.Fingerprint(), err
 }
 
@@ -247,11 +272,14 @@ func (r *Relay) tables(ctx context.Context) error {
 	return nil
 }
 
-// Close closes the store and the sink of a relay.
+// Close closes the store and the sinks of a relay.
 func (r *Relay) Close() error {
 	var errs []error
 	if r.Sink != nil {
 		errs = append(errs, r.Sink.Close())
+	}
+	for _, sink := range r.Sinks {
+		errs = append(errs, sink.Close())
 	}
 	if r.Store != nil {
 		errs = append(errs, r.Store.Clean(r.Store.Close()))
@@ -312,9 +340,9 @@ func (d *Daemon) Run(ctx context.Context) error {
 // relayConfig converts the settings to the relay's Config.
 func (r *Relay) relayConfig() relay.Config {
 	s := r.Settings.Relay
-	sink, _ := connect.SinkName(r.Settings.Sink) // the sink is open, so it has one
+	sink, _ := connect.SinkNames(r.Settings) // the sinks are open, so they have names
 	cfg := relay.Config{
-		Name: s.Name, SinkName: sink, TakeOver: r.Settings.TakeOver, Workers: s.Workers, BatchSize: s.BatchSize, HotQueue: s.HotQueue, ColdQueue: s.ColdQueue, MaxAttempts: s.MaxAttempts,
+		Name: s.Name, SinkName: sink, TakeOver: r.Settings.TakeOver, Workers: s.Workers, BatchSize: s.BatchSize, HotQueue: s.HotQueue, ColdQueue: s.ColdQueue, MaxBytes: s.MaxBytes, MaxAttempts: s.MaxAttempts,
 		BackoffBase: s.BackoffBase, BackoffMax: s.BackoffMax, BackoffSeries: s.BackoffSeries, UnknownGrace: s.UnknownGrace,
 		DeliverTimeout: s.DeliverTimeout, Lease: s.Lease, Heartbeat: s.Heartbeat, PollInterval: s.PollInterval, Linger: s.Linger, SweepInterval: s.SweepInterval,
 		DrainTimeout: s.DrainTimeout, HistoryRetention: s.HistoryRetention, DeadRetention: s.DeadRetention, PurgeInterval: r.Settings.Purge.Interval,
@@ -326,12 +354,39 @@ func (r *Relay) relayConfig() relay.Config {
 	if !r.Settings.Purge.Enabled {
 		cfg.PurgeInterval = -1
 	}
+	if len(r.Sinks) > 0 { // each destination has its own values
+		cfg.UnknownGrace, cfg.DeliverTimeout, cfg.BackoffSeries = 0, 0, nil
+	}
 	return cfg
+}
+
+// destinations returns the destinations with their open sinks.
+func (r *Relay) destinations() []relay.Destination {
+	out := make([]relay.Destination, len(r.Sinks))
+	for i, d := range r.Settings.Destinations {
+		out[i] = relay.Destination{
+			Name: d.Name, Sink: r.Sinks[i].Sink, Types: d.Types, AggregateTypes: d.AggregateTypes, Tenants: d.Tenants, Rate: d.Rate, Concurrency: d.Concurrency,
+			MaxAttempts: d.MaxAttempts, BackoffBase: d.BackoffBase, BackoffMax: d.BackoffMax, BackoffSeries: d.BackoffSeries, UnknownGrace: d.UnknownGrace,
+			DeliverTimeout: d.DeliverTimeout, DivertAfter: d.DivertAfter, PauseAfter: d.PauseAfter,
+		}
+		if d.OnDead == "block" {
+			out[i].OnDead = relay.Block
+		}
+	}
+	return out
+}
+
+// newRelay returns the relay of the settings.
+func (r *Relay) newRelay() (*relay.Relay, error) {
+	if len(r.Sinks) > 0 {
+		return relay.NewTo(r.Store, r.relayConfig(), r.destinations()...)
+	}
+	return relay.New(r.Store, r.Sink.Sink, r.relayConfig())
 }
 
 // deliver returns the component that delivers events.
 func (r *Relay) deliver() (Component, error) {
-	flow, err := relay.New(r.Store, r.Sink.Sink, r.relayConfig())
+	flow, err := r.newRelay()
 	if err != nil {
 		return Component{}, err
 	}

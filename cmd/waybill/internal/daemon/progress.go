@@ -2,6 +2,8 @@ package daemon
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -15,11 +17,19 @@ type Progress struct {
 	mu     sync.Mutex
 	read   time.Time // the last successful read
 	beat   time.Time // the last successful heartbeat
-	calls  map[int]time.Time
+	calls  map[int]call
 	next   int
 	owned  int
 	total  int
 	paused map[string]bool
+	// destinations is the number of destinations; 0 with one sink.
+	destinations int
+}
+
+// call is a call of a sink in flight.
+type call struct {
+	began       time.Time
+	destination string
 }
 
 // Report is the progress of a relay.
@@ -35,7 +45,8 @@ type Report struct {
 	Calling time.Time
 	// Owned and Total are numbers of lanes.
 	Owned, Total int
-	// Paused are the unavailable destinations.
+	// Paused are the names of the unavailable destinations, in order. If a
+	// relay has several destinations, names begin with that of the destination.
 	Paused []string
 }
 
@@ -44,21 +55,34 @@ func (p *Progress) Report() Report {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	r := Report{Read: p.read, Beat: p.beat, Owned: p.owned, Total: p.total}
-	for _, since := range p.calls {
-		if r.Calling.IsZero() || since.Before(r.Calling) {
-			r.Calling = since
+	for _, c := range p.calls {
+		if r.Calling.IsZero() || c.began.Before(r.Calling) {
+			r.Calling = c.began
 		}
 	}
-	for name := range p.paused {
-		r.Paused = append(r.Paused, name)
-	}
+	r.Paused = slices.Sorted(maps.Keys(p.paused))
 	return r
 }
 
+// Slow returns the names of the destinations with a call that takes longer than
+// a limit, in order; a relay with one sink has a destination without a name.
+func (p *Progress) Slow(limit time.Duration) []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	names := make(map[string]bool)
+	for _, c := range p.calls {
+		if time.Since(c.began) > limit {
+			names[c.destination] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(names))
+}
+
 // Stuck returns the reason why the relay makes no progress, or "": the last
-// read is older than a limit, or a call of the sink takes longer. A relay
-// without lanes does not read; it makes progress as long as its heartbeats
-// succeed.
+// read is older than a limit, or calls of the sink take longer. One of several
+// destinations does not stop the others, so the relay is stuck only if calls of
+// all of them take longer. A relay without lanes does not read; it makes
+// progress as long as its heartbeats succeed.
 func (p *Progress) Stuck(limit time.Duration) string {
 	r := p.Report()
 	if standby := r.Owned == 0 && r.Beat.After(r.Read); standby {
@@ -72,7 +96,10 @@ func (p *Progress) Stuck(limit time.Duration) string {
 		return "the tables have not been read yet"
 	case time.Since(r.Read) > limit:
 		return "no successful read of the tables for longer than " + limit.String()
-	case !r.Calling.IsZero() && time.Since(r.Calling) > limit:
+	case len(p.Slow(limit)) >= max(p.destinations, 1):
+		if p.destinations > 0 {
+			return "calls of all destinations take longer than " + limit.String()
+		}
 		return "a call of the sink takes longer than " + limit.String()
 	}
 	return ""
@@ -92,7 +119,7 @@ func (p *Progress) watch(next observe.Hooks) observe.Hooks {
 		}
 	}
 	all.Deliver = func(ctx context.Context, info observe.DeliverInfo) (context.Context, func(observe.DeliverDoneInfo)) {
-		ended := p.call()
+		ended := p.call(info.Destination)
 		var after func(observe.DeliverDoneInfo)
 		if next.Deliver != nil {
 			ctx, after = next.Deliver(ctx, info)
@@ -131,15 +158,15 @@ func (p *Progress) watch(next observe.Hooks) observe.Hooks {
 
 // call records the start of a call of the sink; the returned function records
 // its end.
-func (p *Progress) call() func() {
+func (p *Progress) call(destination string) func() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.calls == nil {
-		p.calls = make(map[int]time.Time)
+		p.calls = make(map[int]call)
 	}
 	p.next++
 	id := p.next
-	p.calls[id] = time.Now()
+	p.calls[id] = call{time.Now(), destination}
 	return func() {
 		p.mu.Lock()
 		defer p.mu.Unlock()

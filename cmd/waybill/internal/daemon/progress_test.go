@@ -3,6 +3,7 @@ package daemon
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -46,5 +47,54 @@ func TestProgress(t *testing.T) {
 		want("a call of the sink takes longer")
 		done(observe.DeliverDoneInfo{})
 		want("")
+	})
+}
+
+// TestProgressOfDestinations checks that a relay with several destinations is
+// stuck only if all of them are, and that slow and unavailable destinations are
+// named.
+func TestProgressOfDestinations(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &Progress{destinations: 2}
+		hooks := p.watch(observe.Hooks{})
+		hooks.Lanes(observe.LanesInfo{Owned: 4, Total: 4})
+		call := func(destination string) func(observe.DeliverDoneInfo) {
+			_, done := hooks.Deliver(context.Background(), observe.DeliverInfo{Destination: destination})
+			return done
+		}
+		want := func(reason string, slow ...string) {
+			t.Helper()
+			hooks.Read(observe.ReadInfo{Kind: "page", Rows: 0, Took: 0, Err: nil})
+			if got := p.Stuck(time.Minute); got != reason {
+				t.Errorf("%q, want %q", got, reason)
+			}
+			if got := p.Slow(time.Minute); !slices.Equal(got, slow) {
+				t.Errorf("slow are %v, want %v", got, slow)
+			}
+		}
+		pass := func() { <-time.After(2 * time.Minute) }
+		first, second := call("partner"), call("partner")
+		pass()
+		want("", "partner")
+		last := call("billing")
+		want("", "partner")
+		pass()
+		want("calls of all destinations take longer than 1m0s", "billing", "partner")
+		first(observe.DeliverDoneInfo{})
+		want("calls of all destinations take longer than 1m0s", "billing", "partner")
+		second(observe.DeliverDoneInfo{})
+		want("", "billing")
+		last(observe.DeliverDoneInfo{})
+		want("")
+		for _, name := range []string{"partner", "billing: OrderPlaced", "partner"} {
+			hooks.Paused(observe.PausedInfo{Destination: name, Paused: true})
+		}
+		if got := p.Report().Paused; !slices.Equal(got, []string{"billing: OrderPlaced", "partner"}) {
+			t.Errorf("unavailable are %v", got)
+		}
+		hooks.Paused(observe.PausedInfo{Destination: "partner", Paused: false})
+		if got := p.Report().Paused; !slices.Equal(got, []string{"billing: OrderPlaced"}) {
+			t.Errorf("unavailable are %v", got)
+		}
 	})
 }

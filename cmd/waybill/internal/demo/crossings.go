@@ -3,6 +3,7 @@ package demo
 import (
 	"context"
 	"sync"
+	"time"
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/observe"
@@ -33,6 +34,8 @@ const (
 	atRead   = "read"   // rows that the relay read; with the class failed, reads
 	atSink   = "sink"   // events between the relay and the broker's wire
 	told     = "told"   // events that the hooks of the parts reported
+
+	atCourier = "courier" // events between the relay and the inbox of the courier
 )
 
 // Reports of the hooks about events inside a part.
@@ -114,14 +117,58 @@ func (b border) Deliver(ctx context.Context, batch []waybill.Delivery) []error {
 	return results
 }
 
-// watched is a relay role whose settlements and reads by the relay are counted.
+// rows are the rows of the outbox, or of a backlog.
+type rows interface {
+	driver.Reader
+	driver.Seeker
+	driver.Settler
+}
+
+// watched are rows whose settlements and reads by the relay are counted.
 type watched struct {
-	driver.Relay
+	rows
 	seen *crossings
 }
 
+// watchedRelay is the relay role of a store with watched rows.
+type watchedRelay struct {
+	watched
+	driver.Lanes
+	local
+}
+
+// local has another name than its method.
+type local = driver.Local
+
+// watchedBacklogs are the backlogs of a store with watched rows.
+type watchedBacklogs struct {
+	driver.Backlogs
+	seen *crossings
+}
+
+// Backlog implements [driver.Backlogs].
+func (w watchedBacklogs) Backlog(number int) driver.Backlog {
+	b := w.Backlogs.Backlog(number)
+	return watchedBacklog{watched{b, w.seen}, b, b, b}
+}
+
+type watchedBacklog struct {
+	watched
+	driver.Inspector
+	driver.DeadLetters
+	upkeep
+}
+
+// upkeep has the methods of a backlog that are not those of an outbox.
+type upkeep interface {
+	Occupied(ctx context.Context) ([]int, error)
+	PurgeDead(ctx context.Context, age time.Duration, limit int) (int, error)
+	Refill(ctx context.Context, q driver.HistoryQuery, after driver.HistoryCursor, limit int) (driver.Refilled, error)
+	CountHistory(ctx context.Context, q driver.HistoryQuery) (int64, error)
+}
+
 func (w watched) Settle(ctx context.Context, set driver.Settlement) (driver.Settled, error) {
-	settled, err := w.Relay.Settle(ctx, set)
+	settled, err := w.rows.Settle(ctx, set)
 	w.seen.call(atSettle, len(set.Done)+len(set.Retry)+len(set.Dead), err)
 	for _, r := range set.Retry {
 		if err == nil && r.Delay == 0 { // a failed event has a delay
@@ -137,39 +184,39 @@ func (w watched) page(p driver.Page, err error) (driver.Page, error) {
 }
 
 func (w watched) Fetch(ctx context.Context, from []driver.Cursor, limit int) (driver.Page, error) {
-	return w.page(w.Relay.Fetch(ctx, from, limit))
+	return w.page(w.rows.Fetch(ctx, from, limit))
 }
 
 func (w watched) Load(ctx context.Context, keys []store.Key) (driver.Page, error) {
-	return w.page(w.Relay.Load(ctx, keys))
+	return w.page(w.rows.Load(ctx, keys))
 }
 
 func (w watched) Due(ctx context.Context, lanes []int, limit int) (driver.Page, error) {
-	return w.page(w.Relay.Due(ctx, lanes, limit))
+	return w.page(w.rows.Due(ctx, lanes, limit))
 }
 
 func (w watched) FetchAggregate(ctx context.Context, agg store.Aggregate, from driver.Cursor, limit int) (driver.Page, error) {
-	return w.page(w.Relay.FetchAggregate(ctx, agg, from, limit))
+	return w.page(w.rows.FetchAggregate(ctx, agg, from, limit))
 }
 
 func (w watched) FetchPriority(ctx context.Context, from []driver.Cursor, limit int) (driver.Page, error) {
-	return w.page(w.Relay.FetchPriority(ctx, from, limit))
+	return w.page(w.rows.FetchPriority(ctx, from, limit))
 }
 
 func (w watched) Sweep(ctx context.Context, from []driver.Cursor, limit int) ([]driver.RowRef, error) {
-	seen, err := w.Relay.Sweep(ctx, from, limit)
+	seen, err := w.rows.Sweep(ctx, from, limit)
 	w.seen.call(atRead, len(seen), err)
 	return seen, err
 }
 
 func (w watched) Holds(ctx context.Context, lanes []int) ([]driver.Hold, error) {
-	held, err := w.Relay.Holds(ctx, lanes)
+	held, err := w.rows.Holds(ctx, lanes)
 	w.seen.call(atRead, len(held), err)
 	return held, err
 }
 
 func (w watched) OpenWriters(ctx context.Context) (driver.WriterState, error) {
-	open, err := w.Relay.OpenWriters(ctx)
+	open, err := w.rows.OpenWriters(ctx)
 	w.seen.call(atRead, 0, err)
 	return open, err
 }

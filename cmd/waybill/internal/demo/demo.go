@@ -1,8 +1,9 @@
 // Package demo is a small shop with injected faults. Orders arrive over HTTP
 // with idempotency keys; their events go through the outbox, a relay and an
-// embedded JetStream server to an inventory with an inbox. While customers
-// repeat requests, consumers crash and the broker restarts, SQL queries over
-// the tables check five promises.
+// embedded JetStream server to an inventory with an inbox, and to a courier,
+// the relay's second destination. While customers repeat requests, consumers
+// crash, the broker restarts and the courier closes, SQL queries over the
+// tables check five promises, and the inventory must not wait for the courier.
 package demo
 
 import (

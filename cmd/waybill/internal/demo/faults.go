@@ -23,6 +23,7 @@ const (
 	handlerPanic
 	consumerCrash
 	ackLost
+	courierClosed
 	faultCount int = iota
 )
 
@@ -42,6 +43,7 @@ var faultInfos = [faultCount]faultInfo{
 	handlerPanic:  {"panics", "the handler panicked after its writes"},
 	consumerCrash: {"crashes", "the consumer died before its commit"},
 	ackLost:       {"lost acks", "the consumer died before its ack"},
+	courierClosed: {"closures", "the courier closed: its events wait"},
 }
 
 func (f fault) String() string { return faultInfos[f].short }

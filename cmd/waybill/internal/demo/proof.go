@@ -32,12 +32,14 @@ FROM (SELECT id, sum(is_order) AS orders, sum(is_event) AS events FROM (
 WHERE orders <> 1 OR events <> 1 LIMIT 5`},
 
 	{"one event, one effect", `
-SELECT id, CASE WHEN applied = 0 THEN 'was never applied' ELSE 'was applied ' || applied || ' times, and recorded ' || recorded || ' times' END
-FROM (SELECT id, sum(a) AS applied, sum(r) AS recorded FROM (
-        SELECT event_id AS id, 0 AS a, 0 AS r FROM orders
-        UNION ALL SELECT event_id, 1, 0 FROM sales
-        UNION ALL SELECT event_id, 0, 1 FROM waybill_inbox WHERE consumer_group = 'INVENTORY' AND status = 1
-      ) GROUP BY id)
+SELECT id, CASE WHEN applied = 0 THEN 'was never applied' ELSE 'was applied ' || applied || ' times, and recorded ' || recorded || ' times' END || CASE who WHEN 'COURIER' THEN ' by the courier' ELSE '' END
+FROM (SELECT id, who, sum(a) AS applied, sum(r) AS recorded FROM (
+        SELECT event_id AS id, 'INVENTORY' AS who, 0 AS a, 0 AS r FROM orders
+        UNION ALL SELECT event_id, 'COURIER', 0, 0 FROM orders
+        UNION ALL SELECT event_id, 'INVENTORY', 1, 0 FROM sales
+        UNION ALL SELECT event_id, 'COURIER', 1, 0 FROM parcels
+        UNION ALL SELECT event_id, consumer_group, 0, 1 FROM waybill_inbox WHERE status = 1
+      ) GROUP BY id, who)
 WHERE applied > 1 OR applied <> recorded OR (?1 AND applied = 0) LIMIT 5`},
 
 	{"stock and orders agree", `
@@ -49,10 +51,10 @@ FROM (SELECT p.sku, p.left, p.initial, coalesce(sum(o.quantity) FILTER (WHERE ?1
 WHERE p.left + sold <> p.initial LIMIT 5`},
 
 	{"events stay in order", `
-SELECT event_id, '(' || sku || ', order ' || number || ') was applied after order ' || before
-FROM (SELECT event_id, sku, number,
-             max(number) OVER (PARTITION BY sku ORDER BY seq ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
-      FROM sales)
+SELECT event_id, '(' || sku || ', order ' || number || ') was applied after order ' || before || place
+FROM (SELECT event_id, sku, number, place,
+             max(number) OVER (PARTITION BY place, sku ORDER BY seq ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
+      FROM (SELECT '' AS place, seq, event_id, sku, number FROM sales UNION ALL SELECT ' by the courier', seq, event_id, sku, number FROM parcels))
 WHERE number < before LIMIT 5`},
 
 	{"one key, one order, one answer", `
@@ -72,6 +74,8 @@ SELECT (SELECT count(*) FROM orders),
        (SELECT count(*) FROM waybill_dead),
        (SELECT count(*) FROM waybill_history),
        (SELECT count(*) FROM sales),
+       (SELECT count(*) FROM parcels),
+       (SELECT coalesce(max(sales - seq + 1), 0) FROM parcels),  -- by how many orders the inventory was ahead of the courier
        (SELECT count(*) FROM answers WHERE status = 201)`
 
 const countProducts = `
@@ -96,6 +100,7 @@ type proof struct {
 	settled                                          bool
 	took                                             time.Duration
 	orders, pending, dead, history, applied, answers int64
+	booked, ahead                                    int64
 	products                                         []stock
 	findings                                         [][]finding // by promise
 }
@@ -154,7 +159,7 @@ func prove(ctx context.Context, db *sql.DB, settled bool) (*proof, error) {
 }
 
 func (p *proof) read(ctx context.Context, tx *sql.Tx) error {
-	err := tx.QueryRowContext(ctx, countAll).Scan(&p.orders, &p.pending, &p.dead, &p.history, &p.applied, &p.answers)
+	err := tx.QueryRowContext(ctx, countAll).Scan(&p.orders, &p.pending, &p.dead, &p.history, &p.applied, &p.booked, &p.ahead, &p.answers)
 	if err != nil {
 		return err
 	}

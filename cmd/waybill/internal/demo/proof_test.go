@@ -69,8 +69,19 @@ func (l *ledger) effect(id waybill.ID, number int) {
 
 func (l *ledger) record(id waybill.ID) {
 	l.Helper()
+	l.recordOf(group, id)
+}
+
+func (l *ledger) recordOf(group string, id waybill.ID) {
+	l.Helper()
 	l.do(`INSERT INTO waybill_inbox (consumer_group, dedup_id, event_id, tenant_id, event_type, payload_hash, status, fence, attempts, received_at)
-VALUES ('INVENTORY', ?1, ?1, '', 'OrderPlaced', zeroblob(16), 1, 1, 1, 0)`, id[:])
+VALUES (?2, ?1, ?1, '', 'OrderPlaced', zeroblob(16), 1, 1, 1, 0)`, id[:], group)
+}
+
+// book is the courier's effect of an order, without its inbox record.
+func (l *ledger) book(id waybill.ID, number int) {
+	l.Helper()
+	l.do(`INSERT INTO parcels (event_id, sku, number, sales) SELECT ?, 'tea', ?, coalesce(max(seq), 0) FROM sales`, id[:], number)
 }
 
 // TestProof breaks each promise in each way. The proof reports the violation
@@ -89,6 +100,8 @@ func TestProof(t *testing.T) {
 				id := l.order(n)
 				l.effect(id, n)
 				l.record(id)
+				l.book(id, n)
+				l.recordOf(courierGroup, id)
 			}
 			return waybill.ID{}
 		}, ""},
@@ -127,6 +140,27 @@ SELECT lane, seq, id, type, aggregate_type, schema_version, occurred_at, priorit
 			l.do(`UPDATE product SET left = left - 1`)
 			return id
 		}, "was never applied"},
+		{"an event that the courier lost", 2, atTheEnd, func(l *ledger) waybill.ID {
+			id := l.order(1)
+			l.effect(id, 1)
+			l.record(id)
+			return id
+		}, "was never applied by the courier"},
+		{"a parcel twice", 2, atOnce, func(l *ledger) waybill.ID {
+			id := l.order(1)
+			l.book(id, 1)
+			l.book(id, 1)
+			l.recordOf(courierGroup, id)
+			return id
+		}, "was applied 2 times, and recorded 1 times by the courier"},
+		{"a parcel overtaken", 4, atOnce, func(l *ledger) waybill.ID {
+			first, second := l.order(1), l.order(2)
+			for n, id := range []waybill.ID{second, first} {
+				l.book(id, 2-n)
+				l.recordOf(courierGroup, id)
+			}
+			return first
+		}, "(tea, order 1) was applied after order 2 by the courier"},
 		{"stock that went elsewhere", 3, atOnce, func(l *ledger) waybill.ID {
 			l.do(`UPDATE product SET left = left - 7`)
 			return waybill.ID{}

@@ -14,7 +14,7 @@ func (w *world) scenario(ctx context.Context) error {
 	defer stop()
 	defer context.AfterFunc(w.running.ctx, stop)()
 	var err error
-	if w.cfg.Once || w.cfg.Sabotage != NoSabotage {
+	if w.isFixed() {
 		err = w.fixed(ctx)
 	} else {
 		err = w.endless(ctx)
@@ -25,10 +25,13 @@ func (w *world) scenario(ctx context.Context) error {
 	return err
 }
 
+// isFixed reports whether the scenario is the fixed one.
+func (w *world) isFixed() bool { return w.cfg.Once || w.cfg.Sabotage != NoSabotage }
+
 // plan maps the number of customers so far to a fault. Every fault is in it.
 var plan = map[int]fault{
 	4: checkoutFails, 7: handlerError, 10: publishTwice, 13: handlerPanic, 16: pubackLost, 20: consumerCrash, 26: outage, 32: ackLost,
-	38: relayRestart, 44: brokerStop,
+	35: courierClosed, 38: relayRestart, 44: brokerStop,
 }
 
 // habits are the habits of customers in the fixed scenario, by number.
@@ -58,6 +61,9 @@ func (w *world) fixed(ctx context.Context) error {
 			pause(ctx, 4*w.between())
 		}
 	}
+	for ctx.Err() == nil && w.courier.closed.Load() {
+		pause(ctx, drainPoll)
+	}
 	return nil
 }
 
@@ -83,7 +89,7 @@ func (w *world) between() time.Duration { return time.Duration(float64(time.Seco
 
 // troubles are the faults that are injected at random. Customers cause the
 // others.
-var troubles = []fault{checkoutFails, relayRestart, outage, pubackLost, publishTwice, brokerStop, handlerError, handlerPanic, consumerCrash, ackLost}
+var troubles = []fault{checkoutFails, relayRestart, outage, pubackLost, publishTwice, brokerStop, handlerError, handlerPanic, consumerCrash, ackLost, courierClosed}
 
 // trouble injects faults at random intervals: each once, in random order, then
 // again.
@@ -116,6 +122,11 @@ func (w *world) inject(ctx context.Context, kind fault) error {
 		w.broker.stop()
 		pause(ctx, 400*time.Millisecond)
 		return w.broker.start(context.WithoutCancel(ctx)) // also after ctx has ended, to deliver the events in flight
+	case courierClosed:
+		if !w.courier.closed.Swap(true) {
+			w.faults.note(kind)
+			w.running.do(w.reopen)
+		}
 	case answerLost, keyInParallel:
 		// Customers cause these.
 	case checkoutFails, pubackLost, publishTwice, handlerError, handlerPanic, consumerCrash, ackLost:
@@ -135,6 +146,7 @@ func (w *world) drain(ctx context.Context) (left int, err error) {
 	w.customers.under.Wait()
 	w.faults.disarm()
 	w.publishing.fail(0)
+	w.courier.closed.Store(false)
 	for left = -1; left != 0 && waiting.Err() == nil; pause(waiting, drainPoll) {
 		left, err = w.onTheWay(waiting) // may fail while the broker restarts
 	}
@@ -158,11 +170,12 @@ const (
 	reconnectWait = 100 * time.Millisecond
 )
 
-// onTheWay returns the number of events in the outbox and messages in the
-// broker.
+// onTheWay returns the number of events in the outbox and in backlogs, and of
+// messages in the broker.
 func (w *world) onTheWay(ctx context.Context) (int, error) {
 	var pending int
-	err := w.store.DB().QueryRowContext(ctx, `SELECT (SELECT count(*) FROM waybill_outbox) + (SELECT count(*) FROM waybill_delayed)`).Scan(&pending)
+	err := w.store.DB().QueryRowContext(ctx, `SELECT (SELECT count(*) FROM waybill_outbox) + (SELECT count(*) FROM waybill_delayed) +
+       (SELECT count(*) FROM waybill_backlog) + (SELECT count(*) FROM waybill_backlog_delayed)`).Scan(&pending)
 	if err != nil {
 		return -1, err
 	}

@@ -95,8 +95,8 @@ func (s *screen) print(text string) {
 // frame shows the current state.
 func (s *screen) frame(p *proof, n numbers) {
 	if !s.redraw {
-		s.print(fmt.Sprintf("%s  %d orders, %d published, %d applied; %d retries, %d duplicates suppressed, %d faults; %s\n",
-			clock(n.After), p.orders, p.history, p.applied, n.retries(), n.suppressed(), n.Faults, s.short(p)))
+		s.print(fmt.Sprintf("%s  %d orders, %d published, %d booked, %d applied; %d retries, %d duplicates suppressed, %d faults; %s\n",
+			clock(n.After), p.orders, p.history, p.booked, p.applied, n.retries(), n.suppressed(), n.Faults, s.short(p)))
 		return
 	}
 	s.mu.Lock()
@@ -154,13 +154,17 @@ func (s *screen) draw(p *proof, n numbers) string {
 	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
 	where := fmt.Sprintf("POST %s/orders, GET /metrics", s.url)
 	line("%s  %s", s.bold("waybill demo"), s.dim(fmt.Sprintf("%-47s %16s", where, fmt.Sprintf("seed %d   %s", s.seed, clock(n.After)))))
-	line("")
 	broker := s.green(fmt.Sprintf("%-13s", "up"))
 	if !n.BrokerUp {
 		broker = s.red(fmt.Sprintf("%-13s", "down"))
 	}
 	line("  customers %s shop, outbox %s relay %s JetStream %s inventory", s.dim("────▶"), s.dim("──▶"), s.dim("─────▶"), s.dim("──▶"))
 	line("  %-15s %-16s %-12s %s %d applied", fmt.Sprint(n.Requests, " requests"), fmt.Sprint(p.orders, " orders"), fmt.Sprint(p.history, " sent"), broker, p.applied)
+	courier := s.green("open  ")
+	if n.Closed {
+		courier = s.red("closed")
+	}
+	line("%37s%s courier %s %d booked", "", s.dim("└────────▶"), courier, p.booked)
 	line("")
 	line("  %s", s.dim("product     initial  =    left  +    sold     reserved, in order"))
 	for _, one := range p.products {
@@ -200,10 +204,10 @@ func (p *proof) evidence(i int) string {
 	case 0:
 		return fmt.Sprintf("%d orders, %d events", p.orders, p.pending+p.dead+p.history)
 	case 1:
-		if onTheWay := p.orders - p.applied; onTheWay > 0 {
-			return fmt.Sprintf("%d applied once, %d in flight", p.applied, onTheWay)
+		if onTheWay := p.orders - min(p.applied, p.booked); onTheWay > 0 {
+			return fmt.Sprintf("%d applied, %d booked, %d in flight", p.applied, p.booked, onTheWay)
 		}
-		return fmt.Sprintf("%d applied once", p.applied)
+		return fmt.Sprintf("%d applied once, %d booked once", p.applied, p.booked)
 	case 2:
 		return fmt.Sprintf("left + sold = initial, %d products", len(p.products))
 	case 3:
@@ -218,7 +222,7 @@ func kinds(counts [faultCount]int) []string {
 	for _, place := range []struct {
 		name        string
 		first, last fault
-	}{{"customers", answerLost, checkoutFails}, {"publishing", relayRestart, brokerStop}, {"inventory", handlerError, ackLost}} {
+	}{{"customers", answerLost, checkoutFails}, {"publishing", relayRestart, brokerStop}, {"consumers", handlerError, courierClosed}} {
 		var words []string
 		for kind := place.first; kind <= place.last; kind++ {
 			words = append(words, fmt.Sprintf("%d %s", counts[kind], kind))
@@ -239,6 +243,9 @@ func (s *screen) verdict(p *proof, n numbers, left int) {
 	if !s.redraw {
 		fmt.Fprintf(&b, "  %s\n", strings.Join(kinds(n.Kinds), "\n  "))
 		s.promises(&b, p)
+	}
+	if n.Kinds[courierClosed] > 0 {
+		fmt.Fprintf(&b, "  while the courier was closed, the inventory was up to %d orders ahead of it\n", p.ahead)
 	}
 	if left > 0 {
 		fmt.Fprintf(&b, "  %s\n", s.red(fmt.Sprintf("%d events were still in flight when the time limit expired.", left)))

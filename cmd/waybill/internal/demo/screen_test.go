@@ -22,13 +22,13 @@ func scene(t *testing.T) (*proof, numbers) {
 		t.Fatal(err)
 	}
 	p := &proof{
-		took: 4321 * time.Microsecond, orders: 12702, pending: 4, history: 12698, applied: 12695, answers: 15021,
+		took: 4321 * time.Microsecond, orders: 12702, pending: 4, history: 12698, applied: 12695, booked: 12650, ahead: 45, answers: 15021,
 		products: []stock{{"tea", 100000, 91512, 4231, 8488, 4229}, {"coffee", 100000, 91633, 4230, 8367, 4230}, {"cocoa", 100000, 91422, 4241, 8578, 4236}},
 		findings: [][]finding{nil, {{event: id, what: "was applied 2 times, and recorded 1 times"}}, nil, nil, nil},
 	}
 	n := numbers{
 		After: 10*time.Minute + 35*time.Second, Requests: 16843, Asked: 1217, Relay: 312, Inventory: 109, ByKey: 2319, ByInbox: 214,
-		Faults: 1504, Kinds: [faultCount]int{512, 608, 41, 38, 44, 40, 39, 35, 37, 36, 38, 36}, Last: "10:34 " + faultInfos[keyInParallel].long,
+		Faults: 1504, Kinds: [faultCount]int{512, 608, 41, 38, 44, 40, 39, 35, 37, 36, 38, 36, 34}, Last: "10:34 " + faultInfos[keyInParallel].long, Closed: true,
 	}
 	return p, n
 }

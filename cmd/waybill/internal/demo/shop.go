@@ -23,6 +23,8 @@ CREATE TABLE orders (id TEXT PRIMARY KEY, key TEXT NOT NULL, sku TEXT NOT NULL, 
 CREATE INDEX orders_key_idx ON orders (key);
 -- What the inventory has done, in the order of its commits. Nothing here is unique on purpose: Waybill has to see to that.
 CREATE TABLE sales (seq INTEGER PRIMARY KEY AUTOINCREMENT, event_id BLOB NOT NULL, sku TEXT NOT NULL, quantity INTEGER NOT NULL, number INTEGER NOT NULL) STRICT;
+-- What the courier has booked, in the order of its commits; sales counts what the inventory had done by then.
+CREATE TABLE parcels (seq INTEGER PRIMARY KEY AUTOINCREMENT, event_id BLOB NOT NULL, sku TEXT NOT NULL, number INTEGER NOT NULL, sales INTEGER NOT NULL) STRICT;
 -- What customers were answered, what went wrong on purpose, and what passed between the parts. These are written by the demonstration, not by the shop.
 CREATE TABLE answers (key TEXT NOT NULL, status INTEGER NOT NULL, replayed INTEGER NOT NULL, order_id TEXT, body TEXT NOT NULL) STRICT;
 CREATE TABLE faults (kind TEXT NOT NULL, after_ms INTEGER NOT NULL) STRICT;

@@ -48,14 +48,14 @@ type numbers struct {
 	Requests, Asked, Relay, Inventory, ByKey, ByInbox, Faults int64
 	Kinds                                                     [faultCount]int
 	Last                                                      string
-	BrokerUp                                                  bool
+	BrokerUp, Closed                                          bool
 }
 
 func (w *world) numbers() numbers {
 	n := numbers{
 		After: time.Since(w.faults.began), Requests: w.tally.requests.Load(), Asked: w.tally.asked.Load(),
 		Relay: w.tally.relay.Load(), Inventory: w.tally.inventory.Load(), ByKey: w.tally.byKey.Load(), ByInbox: w.tally.byInbox.Load(),
-		BrokerUp: w.broker.up(),
+		BrokerUp: w.broker.up(), Closed: w.courier.closed.Load(),
 	}
 	n.Kinds, n.Last = w.faults.so()
 	for _, count := range n.Kinds {

@@ -38,9 +38,10 @@ type world struct {
 	observer *otelobserve.Observer
 	metrics  *telemetry.Telemetry
 
-	ops    *admin.Outbox
-	groups *admin.Inbox
-	keys   *admin.Keys
+	ops          *admin.Outbox
+	destinations *admin.Destinations
+	groups       *admin.Inbox
+	keys         *admin.Keys
 
 	shop      *shop
 	once      *httpkey.Middleware[*sql.Tx]
@@ -51,8 +52,10 @@ type world struct {
 	crossings *crossings
 	screen    *screen
 
+	inbox                 *inbox.Inbox[*sql.Tx]
 	delivering, consuming *part
 	publishing            *publishing
+	courier               *courier
 
 	running  *crew           // the background goroutines
 	visiting context.Context // of the customers; its end aborts their requests
@@ -101,7 +104,7 @@ func open(ctx context.Context, cfg Config) (w *world, err error) {
 			err = errors.Join(err, w.close())
 		}
 	}()
-	for _, step := range []func(context.Context) error{w.openStore, w.openMetrics, w.openBroker, w.openShop, w.openRelay, w.openInventory, w.openDoor} {
+	for _, step := range []func(context.Context) error{w.openStore, w.openMetrics, w.openBroker, w.openShop, w.openCourier, w.openRelay, w.openInventory, w.openDoor} {
 		if err := step(ctx); err != nil {
 			return w, err
 		}
@@ -164,6 +167,9 @@ func (w *world) openMetrics(context.Context) (err error) {
 	if w.ops, err = admin.NewOutbox(w.store, cfg); err != nil {
 		return err
 	}
+	if w.destinations, err = admin.NewDestinations(w.store, cfg); err != nil {
+		return err
+	}
 	if w.groups, err = admin.NewInbox(w.store, cfg); err != nil {
 		return err
 	}
@@ -223,11 +229,11 @@ func (w *world) openRelay(context.Context) error {
 	w.publishing = &publishing{to: sink, faults: w.faults}
 	w.delivering = &part{run: func(ctx context.Context) error {
 		db := w.store.Driver()
-		db.Relay = watched{db.Relay, w.crossings}
-		r, err := relay.New(db, border{atSink, w.publishing, w.crossings}, relay.Config{
+		db.Relay, db.Backlogs = watchedRelay{watched{db.Relay, w.crossings}, db.Relay, db.Relay}, watchedBacklogs{db.Backlogs, w.crossings}
+		r, err := relay.NewTo(db, relay.Config{
 			BackoffBase: 50 * time.Millisecond, BackoffMax: 500 * time.Millisecond, PollInterval: 200 * time.Millisecond, Observe: w.hooks(),
 			Logger: silent,
-		})
+		}, relay.Destination{Name: "jetstream", Sink: border{atSink, w.publishing, w.crossings}}, relay.Destination{Name: "courier", Sink: w.courier})
 		if err != nil {
 			return err
 		}
@@ -238,11 +244,7 @@ func (w *world) openRelay(context.Context) error {
 }
 
 func (w *world) openInventory(context.Context) error {
-	in, err := inbox.New(w.store, inbox.Config{Observe: w.hooks(), Logger: silent}) // the broker redelivers failed events
-	if err != nil {
-		return err
-	}
-	consumer, err := in.Group(group, inbox.Options{BackoffBase: 50 * time.Millisecond, BackoffMax: 500 * time.Millisecond, Lease: 2 * time.Second})
+	consumer, err := w.inbox.Group(group, inbox.Options{BackoffBase: 50 * time.Millisecond, BackoffMax: 500 * time.Millisecond, Lease: 2 * time.Second})
 	if err != nil {
 		return err
 	}
@@ -322,6 +324,9 @@ func (w *world) count(ctx context.Context) error {
 // countNow sets the gauges of the tables.
 func (w *world) countNow(ctx context.Context) error {
 	if _, err := w.ops.Stats(ctx); err != nil {
+		return err
+	}
+	if _, err := w.destinations.List(ctx); err != nil {
 		return err
 	}
 	if _, err := w.groups.Stats(ctx, true); err != nil {

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -30,6 +31,8 @@ const (
 
 // Finding is the result of a check with its text.
 type Finding struct {
+	// Check is the name of the check. If there are several destinations, that
+	// of a check of one of them begins with its name: "billing: sink".
 	Check  string `json:"check"`
 	Status Status `json:"status"`
 	// Text describes the finding.
@@ -42,7 +45,7 @@ type Finding struct {
 type Check struct {
 	Name string
 	// For is the subject of the check: a kind of store or sink, or "any store",
-	// "any sink", "settings".
+	// "any sink", "any destination", "settings".
 	For string
 	// Looks describes the inspected values, and Wants the expected ones.
 	Looks, Wants string
@@ -52,14 +55,15 @@ type Check struct {
 
 // Subjects of checks, besides the kinds of stores and sinks.
 const (
-	anyStore = "any store" // with its tables
-	anySink  = "any sink"
-	settled  = "settings"
+	anyStore       = "any store" // with its tables
+	anySink        = "any sink"
+	anyDestination = "any destination" // of several
+	settled        = "settings"
 )
 
 // Table returns every check, in the order of execution.
 func Table() []Check {
-	return append(storeChecks(), sinkChecks()...)
+	return slices.Concat(storeChecks(), destinationChecks(), sinkChecks())
 }
 
 // Config is the configuration of a run.
@@ -80,6 +84,10 @@ type patient struct {
 	// run; nil if they can.
 	noStore, noTables, noSink error
 	sink                      probe
+	// destinations are the destinations, each with its own sink. to is the
+	// destination that a patient of this list is.
+	destinations []*patient
+	to           *destination
 
 	// For tests: the local clock, the minimum age of an old transaction, and
 	// the maximum lag of a reader.
@@ -101,7 +109,8 @@ func Run(ctx context.Context, cfg Config) []Finding {
 	return p.examine(ctx, Table())
 }
 
-// open opens the store and the sink. A failure to open is a finding of its own.
+// open opens the store and the sinks. A failure to open is a finding of its
+// own.
 func (p *patient) open(ctx context.Context) {
 	p.scrub = settings.NewScrubber(p.Secrets()...)
 	if p.timeout == 0 {
@@ -114,7 +123,10 @@ func (p *patient) open(ctx context.Context) {
 	}
 	within, cancel := context.WithTimeout(ctx, p.timeout)
 	defer cancel()
-	p.sink, p.noSink = dial(within, p.Sink)
+	p.openDestinations(within)
+	if len(p.Destinations) == 0 {
+		p.sink, p.noSink = dial(within, p.Sink)
+	}
 }
 
 func (p *patient) openTables(ctx context.Context) (err error) {
@@ -136,8 +148,10 @@ func (p *patient) close() {
 	if p.store != nil {
 		_ = p.store.Close()
 	}
-	if p.sink != nil {
-		p.sink.close()
+	for _, one := range append(p.destinations, p) {
+		if one.sink != nil {
+			one.sink.close()
+		}
 	}
 }
 
@@ -150,24 +164,35 @@ func (p *patient) examine(ctx context.Context, checks []Check) []Finding {
 		f := p.one(ctx, c)
 		f.Check = c.Name
 		f.Text = p.scrub.Clean(strings.Join(strings.Fields(f.Text), " "))
+		if p.to != nil {
+			f = p.to.own(f)
+		}
 		out = append(out, f)
+	}
+	for _, one := range p.destinations {
+		out = append(out, one.examine(ctx, checks)...)
 	}
 	return out
 }
 
-// concerns reports whether a check applies to this configuration.
+// concerns reports whether a check applies to this configuration, or to this
+// destination.
 func (p *patient) concerns(c Check) bool {
-	switch c.For {
-	case anyStore, anySink, settled:
-		return true
+	switch {
+	case c.For == anyDestination:
+		return p.to != nil
+	case c.For == anyStore || c.For == settled || c.For == storeKind(p.Store):
+		return p.to == nil
+	case p.to != nil && p.to.settings == nil || p.to == nil && len(p.Destinations) > 0:
+		return false // no sink, or several
 	}
-	return c.For == storeKind(p.Store) || c.For == sinkKind(p.Sink)
+	return c.For == anySink || c.For == sinkKind(p.Sink)
 }
 
 // one runs a check. A check whose subject is not available is not checked.
 func (p *patient) one(ctx context.Context, c Check) Finding {
 	switch {
-	case c.For == anyStore && p.noTables != nil:
+	case (c.For == anyStore || c.For == anyDestination) && p.noTables != nil:
 		return unseen("the tables are missing")
 	case c.For == storeKind(p.Store) && p.noStore != nil:
 		return unseen("the store is unreachable")
@@ -233,7 +258,7 @@ func settingsChecks() []Check {
 			},
 		},
 		{
-			Name: "retention", For: settled, Looks: "`inbox.retention`, `relay.max-attempts`, the backoff, `relay.dead-retention`",
+			Name: "retention", For: settled, Looks: "`inbox.retention`, `relay.max-attempts`, the backoff, `relay.dead-retention`; those of the destinations",
 			Wants: "inbox records that outlive the last delivery of their event", run: retention,
 		},
 	}
@@ -246,11 +271,15 @@ func retention(_ context.Context, p *patient) (Finding, error) {
 	if keep == 0 {
 		return good("inbox records are kept forever"), nil
 	}
-	last, ever := lastAttempt(p.Relay)
+	last, ever := p.lastAttempt()
 	show := settings.FormatDuration
 	switch {
 	case ever:
-		return warn("set relay.max-attempts, or inbox.retention to 0s", "relay.max-attempts is off, so an event may be delivered at any time, and inbox.retention is %s: "+
+		name := "relay.max-attempts"
+		if len(p.Destinations) > 0 {
+			name = "max-attempts of every destination"
+		}
+		return warn("set "+name+", or inbox.retention to 0s", "an event may be delivered at any time, because max-attempts is off, and inbox.retention is %s: "+
 			"an event that is delivered later is applied again", show(keep)), nil
 	case keep < last:
 		return fail("set inbox.retention to more than "+show(last.Round(time.Second)), "inbox.retention is %s, and the relay's last attempt may be %s after the first: "+
@@ -260,6 +289,19 @@ func retention(_ context.Context, p *patient) (Finding, error) {
 			"a dead letter that is replayed later than inbox.retention (%s) is applied again by a group that already processed it", show(keep)), nil
 	}
 	return good("inbox records outlive every delivery: the last attempt is at most %s after the first", show(last.Round(time.Second))), nil
+}
+
+// lastAttempt returns the maximum of [lastAttempt] of the relay, or of its
+// destinations.
+func (p *patient) lastAttempt() (last time.Duration, ever bool) {
+	if len(p.Destinations) == 0 {
+		return lastAttempt(p.Relay)
+	}
+	for _, d := range p.Destinations {
+		of, unlimited := lastAttempt(settings.Relay{MaxAttempts: d.MaxAttempts, BackoffBase: d.BackoffBase, BackoffMax: d.BackoffMax, BackoffSeries: d.BackoffSeries})
+		last, ever = max(last, of), ever || unlimited
+	}
+	return last, ever
 }
 
 // lastAttempt returns the maximum time between the first and the last attempt,

@@ -32,6 +32,7 @@ func TestMain(m *testing.M) {
 type ward struct {
 	t     *testing.T
 	flags map[string]string
+	file  string // of settings; "": none
 	tune  func(p *patient)
 	made  []*made
 	// instead runs a check on a server that no setting can name. Defaults to
@@ -57,7 +58,7 @@ func (w *ward) set(flags ...string) {
 
 func (w *ward) settings() *settings.Settings {
 	w.t.Helper()
-	loaded, err := settings.Load(settings.Sources{Flags: w.flags})
+	loaded, err := settings.Load(settings.Sources{Flags: w.flags, Config: w.file})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -95,6 +96,9 @@ func (w *ward) run(check string) (Finding, Check, bool) {
 	if w.tune != nil {
 		w.tune(p)
 	}
+	if name, own, ok := strings.Cut(check, ": "); ok {
+		return w.runOf(p, name, own)
+	}
 	i := slices.IndexFunc(Table(), func(c Check) bool { return c.Name == check && p.concerns(c) })
 	if i < 0 {
 		return Finding{}, Check{}, false
@@ -108,11 +112,31 @@ func (w *ward) run(check string) (Finding, Check, bool) {
 		defer p.close()
 		f = p.examine(w.t.Context(), []Check{c})[0]
 	}
+	return w.checked(f, c)
+}
+
+// runOf is run for a check of a destination.
+func (w *ward) runOf(p *patient, destination, check string) (Finding, Check, bool) {
+	w.t.Helper()
+	p.open(w.t.Context())
+	defer p.close()
+	for _, one := range p.destinations {
+		i := slices.IndexFunc(Table(), func(c Check) bool { return c.Name == check && one.concerns(c) })
+		if one.to.name == destination && i >= 0 {
+			return w.checked(one.examine(w.t.Context(), Table()[i:i+1])[0], Table()[i])
+		}
+	}
+	return Finding{}, Check{}, false
+}
+
+// checked records a finding.
+func (w *ward) checked(f Finding, c Check) (Finding, Check, bool) {
+	w.t.Helper()
 	switch {
 	case f.Status == OK:
 		w.fixed(c)
 	case f.Status != NotChecked && f.Type == "":
-		w.t.Fatalf("%s: %s %q without advice", check, f.Status, f.Text)
+		w.t.Fatalf("%s: %s %q without advice", f.Check, f.Status, f.Text)
 	}
 	return f, c, true
 }
@@ -248,7 +272,7 @@ func TestStoreAndTables(t *testing.T) {
 	w.must(err)
 	defer func() { _ = st.Close() }()
 	w.well("store")
-	w.sees("tables", Fail, "4 of 4 migrations", "waybill migrate up")
+	w.sees("tables", Fail, "5 of 5 migrations", "waybill migrate up")
 	_, err = st.Migrator.Migrate(t.Context())
 	w.must(err)
 	w.well("tables")

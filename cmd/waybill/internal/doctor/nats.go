@@ -86,7 +86,7 @@ func onNATS(check func(n *natsProbe) Finding) func(context.Context, *patient) (F
 
 func streamThere(n *natsProbe) Finding {
 	if n.stream == nil {
-		return fail("nats stream add "+n.at.Stream+", or add ?create=true to sink.url", "stream %s does not exist: serve will refuse to start", n.at.Stream)
+		return fail("nats stream add "+n.at.Stream+", or add ?create=true to sink.url", "stream %s does not exist: no event can be published", n.at.Stream)
 	}
 	return good("stream %s has the subjects %s", n.at.Stream, strings.Join(n.stream.Config.Subjects, ", "))
 }

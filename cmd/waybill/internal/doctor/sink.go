@@ -153,7 +153,11 @@ func (p *patient) topics(ctx context.Context, names broker.TopicRules) ([]string
 			return nil, err
 		}
 		for i := range page.Records {
-			name, err := topic(&page.Records[i].Event)
+			ev := &page.Records[i].Event
+			if p.to != nil && !p.to.takes(ev) {
+				continue
+			}
+			name, err := topic(ev)
 			if err == nil && !slices.Contains(out, name) {
 				out = append(out, name)
 			}

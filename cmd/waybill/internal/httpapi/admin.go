@@ -22,6 +22,7 @@ import (
 	"github.com/waybillhq/waybill/cmd/waybill/internal/daemon"
 	"github.com/waybillhq/waybill/cmd/waybill/internal/settings"
 	"github.com/waybillhq/waybill/internal/logkey"
+	"github.com/waybillhq/waybill/store"
 )
 
 // Component returns the component of a daemon that serves HTTP; its port is
@@ -226,7 +227,9 @@ func (a *api) fail(w http.ResponseWriter, err error) {
 		status = known.status
 	case errors.As(err, &large):
 		status = http.StatusRequestEntityTooLarge
-	case errors.Is(err, admin.ErrNotFound), errors.Is(err, admin.ErrNoKey):
+	case errors.Is(err, admin.ErrInvalid):
+		status = http.StatusBadRequest
+	case errors.Is(err, admin.ErrNotFound), errors.Is(err, admin.ErrNoKey), errors.Is(err, store.ErrNoDestination):
 		status = http.StatusNotFound
 	case errors.Is(err, admin.ErrNotUncertain):
 		status = http.StatusConflict

@@ -161,7 +161,7 @@ func TestEveryChangingRouteRefuses(t *testing.T) {
 			}
 		}
 	}
-	if changing != 5 {
+	if changing != 9 {
 		t.Errorf("%d routes change something", changing)
 	}
 	if n, err := b.relay.Outbox.Count(t.Context(), store.Dead, store.Filter{}); err != nil || n != 2 {

@@ -17,7 +17,7 @@ import (
 // changes returns a handler that changes the events of a request.
 func changes[D any](change func(d *admin.Outbox, ctx context.Context, ids ...waybill.ID) (D, error), show func(done D) view.Changed) func(*api, *http.Request) (any, error) {
 	return func(a *api, r *http.Request) (any, error) {
-		one, err := a.relay(r)
+		rows, err := a.outbox(r)
 		if err != nil {
 			return nil, err
 		}
@@ -25,7 +25,7 @@ func changes[D any](change func(d *admin.Outbox, ctx context.Context, ids ...way
 		if err != nil {
 			return nil, err
 		}
-		done, err := change(one.Outbox, r.Context(), ids...)
+		done, err := change(rows, r.Context(), ids...)
 		return show(done), err
 	}
 }

@@ -21,14 +21,23 @@ func Routes() []Route {
 	all := []Route{
 		{Method: "GET", Path: healthPath, access: open, answer: (*api).health, Help: "Liveness of the process, independent of deliveries"},
 		{Method: "GET", Path: readyPath, access: open, answer: (*api).ready, Help: "Readiness: the progress of every relay; 503 and the reason without progress. Names of relays and destinations need read access"},
-		{Method: "GET", Path: "/api/stats", access: look, answer: (*api).stats, Help: "Counts of pending, failed and dead events, and the live relays"},
-		{Method: "GET", Path: "/api/events", access: look, answer: (*api).events, Help: "Events of a ?state=; filters: type, aggregate_type, aggregate_id, tenant_id; paging: limit, after"},
-		{Method: "GET", Path: "/api/events/{id}", access: look, answer: (*api).event, Help: "State and history of one event; ?payload=1 needs the token"},
+		{Method: "GET", Path: "/api/stats", access: look, answer: (*api).stats, Help: "Counts of pending, failed and dead events, the live relays, and the destinations"},
+		{Method: "GET", Path: "/api/events", access: look, answer: (*api).events, Help: "Events of a ?state=; filters: type, aggregate_type, aggregate_id, tenant_id; paging: limit, after; ?destination= lists the backlog of one"},
+		{Method: "GET", Path: "/api/events/{id}", access: look, answer: (*api).event, Help: "State and history of one event, and the destinations that have yet to receive it; ?payload=1 needs the token"},
 		{Method: "GET", Path: "/api/dead", access: look, answer: (*api).dead, Help: "Dead letters; parameters as for /api/events"},
-		{Method: "POST", Path: "/api/dead/replay", access: change, answer: changes((*admin.Outbox).Replay, view.ReplayedOf), Help: "Replay of dead letters: {\"ids\": […]}"},
-		{Method: "POST", Path: "/api/dead/discard", access: change, answer: changes((*admin.Outbox).Discard, view.ChangedOf), Help: "Permanent deletion of dead letters: {\"ids\": […]}"},
-		{Method: "GET", Path: "/api/blocked", access: look, answer: (*api).blocked, Help: "Aggregates that wait for one of their events"},
-		{Method: "POST", Path: "/api/blocked/unblock", access: change, answer: changes((*admin.Outbox).Unblock, view.ChangedOf), Help: "Continuation of blocked aggregates: {\"ids\": […]}"},
+		{Method: "POST", Path: "/api/dead/replay", access: change, answer: changes((*admin.Outbox).Replay, view.ReplayedOf), Help: "Replay of dead letters: {\"ids\": […]}; ?destination= names the backlog of one"},
+		{Method: "POST", Path: "/api/dead/discard", access: change, answer: changes((*admin.Outbox).Discard, view.ChangedOf), Help: "Permanent deletion of dead letters: {\"ids\": […]}; ?destination= names the backlog of one"},
+		{Method: "GET", Path: "/api/blocked", access: look, answer: (*api).blocked, Help: "Aggregates that wait for one of their events; ?destination= names the backlog of one"},
+		{Method: "POST", Path: "/api/blocked/unblock", access: change, answer: changes((*admin.Outbox).Unblock, view.ChangedOf), Help: "Continuation of blocked aggregates: {\"ids\": […]}; ?destination= names the backlog of one"},
+		{Method: "GET", Path: "/api/destinations", access: look, answer: (*api).destinations, Help: "Destinations, and counts of what each has yet to receive"},
+		{Method: "POST", Path: "/api/destinations/{name}/pause", access: change, answer: (*api).pause, Help: "Pause of a destination: {\"reason\": …}, or no body"},
+		{Method: "POST", Path: "/api/destinations/{name}/resume", access: change, answer: (*api).resume, Help: "End of the pause of a destination"},
+		{Method: "POST", Path: "/api/destinations/{name}/probe", access: change, answer: (*api).probe, Help: "Attempt at an unavailable destination now"},
+		{
+			Method: "POST", Path: "/api/replay", access: change, answer: (*api).replay,
+			Help: "Delivery of events of the history to a destination again: {\"destination\": …}; filters: since and until (times of the delivery), types, aggregate_types, tenants, aggregate_id; " +
+				"limit (up to 10000), dry_run. If the answer has next, another request with it as after, and with until of the answer, continues",
+		},
 		{Method: "GET", Path: "/api/inbox", access: look, answer: (*api).inbox, Help: "Inbox records of a ?group= without success, or of a ?state=; paging: limit, after_group, after_key"},
 		{Method: "POST", Path: "/api/inbox/redrive", access: change, answer: (*api).redrive, Help: "Retry of failed and dead inbox records: {\"group\": …, \"keys\": […]}"},
 		{Method: "GET", Path: "/api/keys", access: look, answer: (*api).keys, Help: "Idempotency keys without success, or of a ?state=; filters: tenant_id, operation; paging: limit"},
@@ -158,6 +167,11 @@ func (a *api) stats(r *http.Request) (any, error) {
 	}
 	k, err := one.Keys.Stats(r.Context())
 	v.Keys = view.KeysOf(k)
+	if err != nil || one.Destinations == nil {
+		return v, err
+	}
+	to, err := one.Destinations.List(r.Context())
+	v.Destinations = view.DestinationsOf(to)
 	return v, err
 }
 
@@ -173,7 +187,7 @@ func (a *api) events(r *http.Request) (any, error) {
 func (a *api) dead(r *http.Request) (any, error) { return a.list(r, store.Dead, store.Filter{}) }
 
 func (a *api) list(r *http.Request, state store.State, f store.Filter) (any, error) {
-	one, err := a.relay(r)
+	rows, err := a.outbox(r)
 	if err != nil {
 		return nil, err
 	}
@@ -189,7 +203,7 @@ func (a *api) list(r *http.Request, state store.State, f store.Filter) (any, err
 		}
 	}
 	f.Type, f.AggregateType, f.AggregateID, f.TenantID = q.Get("type"), q.Get("aggregate_type"), q.Get("aggregate_id"), q.Get("tenant_id")
-	page, err := one.Outbox.List(r.Context(), state, f, after, n)
+	page, err := rows.List(r.Context(), state, f, after, n)
 	if err != nil {
 		return nil, err
 	}
@@ -223,7 +237,7 @@ func (a *api) event(r *http.Request) (any, error) {
 }
 
 func (a *api) blocked(r *http.Request) (any, error) {
-	one, err := a.relay(r)
+	rows, err := a.outbox(r)
 	if err != nil {
 		return nil, err
 	}
@@ -231,7 +245,7 @@ func (a *api) blocked(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	all, err := one.Outbox.Blocked(r.Context(), n)
+	all, err := rows.Blocked(r.Context(), n)
 	shown := []view.Blocked{}
 	for _, b := range all {
 		shown = append(shown, view.BlockedOf(b))

@@ -14,19 +14,42 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/waybillhq/waybill/cmd/waybill/internal/hint"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
-// entry is a value of the file and its line.
+// entry is a value of the file and its line. list has the elements of a list,
+// and text has them with commas.
 type entry struct {
 	text string
+	list []string
 	line int
 }
 
-// section is a part of the file with settings: the common part, or the entry of
-// one relay.
+// section is a part of the file with settings: the common part, the entry of
+// one relay, or that of a destination.
 type section struct {
-	name    string // of the relay
+	name    string // of the relay or the destination
+	above   []string
+	line    int
 	entries map[string]entry
+	// destinations are the destinations of the section; nil if it has none.
+	destinations []section
+	// keys are the valid keys of a destination; nil for the other sections.
+	keys map[string]bool
+}
+
+// path returns the full name of a key of the section.
+func (s *section) path(key string) string {
+	return strings.Join(append(slices.Clone(s.above), key), ".")
+}
+
+// names returns the valid keys of the section, without those of the whole
+// process for a relay.
+func (s *section) names() map[string]bool {
+	if s.keys != nil {
+		return s.keys
+	}
+	return fileNames(s.name != "")
 }
 
 // document is the content of a file.
@@ -105,7 +128,7 @@ func (d *document) read(root *yaml.Node) {
 		case "jobs":
 			d.named(value, "jobs", func(name string, value *yaml.Node) { d.job(name, value) })
 		default:
-			d.setting(&d.common, nil, key, at, value)
+			d.setting(&d.common, key, at, value)
 		}
 	})
 }
@@ -150,26 +173,30 @@ func (d *document) relay(name string, value *yaml.Node) {
 			return
 		}
 	}
-	s := section{name: name, entries: map[string]entry{}}
+	s := section{name: name, above: []string{"relays", name}, entries: map[string]entry{}}
 	if value.Tag != "!!null" { // an entry with a name and no settings
-		d.pairs(value, "relays."+name, func(key string, at, value *yaml.Node) { d.setting(&s, []string{"relays", name}, key, at, value) })
+		d.pairs(value, "relays."+name, func(key string, at, value *yaml.Node) { d.setting(&s, key, at, value) })
 	}
 	d.relays = append(d.relays, s)
 }
 
 // setting stores a value of the file in its section.
-func (d *document) setting(s *section, above []string, key string, at, value *yaml.Node) {
-	full := strings.Join(append(slices.Clone(above), key), ".")
+func (d *document) setting(s *section, key string, at, value *yaml.Node) {
 	names := fileNames(false)
+	if s.keys != nil {
+		names = s.keys
+	}
 	switch {
 	case value.Tag == "!!null":
-		d.addError(at, "set a value, or omit the key", "%s is empty", full)
+		d.addError(at, "set a value, or omit the key", "%s is empty", s.path(key))
+	case key == "destinations" && s.keys == nil:
+		d.destinations(s, at, value)
 	case value.Kind == yaml.MappingNode && isGroup(key, names):
-		d.pairs(value, full, func(inner string, at, value *yaml.Node) { d.leaf(s, above, key+"."+inner, at, value) })
+		d.pairs(value, s.path(key), func(inner string, at, value *yaml.Node) { d.leaf(s, key+"."+inner, at, value) })
 	case isGroup(key, names) && names[key+".url"] && value.Kind == yaml.ScalarNode: // store: URL
-		d.leaf(s, above, key+".url", at, value)
+		d.leaf(s, key+".url", at, value)
 	default:
-		d.leaf(s, above, key, at, value)
+		d.leaf(s, key, at, value)
 	}
 }
 
@@ -198,28 +225,82 @@ func fileNames(ofRelay bool) map[string]bool {
 	return names
 }
 
-func (d *document) leaf(s *section, above []string, name string, at, value *yaml.Node) {
-	full := strings.Join(append(slices.Clone(above), name), ".")
-	names := fileNames(s.name != "")
+func (d *document) leaf(s *section, name string, at, value *yaml.Node) {
+	full, names := s.path(name), s.names()
+	if s.keys != nil {
+		name = dashed(name)
+	}
+	_, twice := s.entries[name]
 	switch {
-	case !names[name] && fileNames(false)[name]:
+	case !names[name] && s.keys == nil && fileNames(false)[name]:
 		d.addError(at, "set it outside of relays", "%s is a setting of the whole process", full)
 	case !names[name]:
 		d.addError(at, didYouMean(name, names), "unknown setting %s", full)
+	case twice:
+		d.addError(at, "omit one of them", "duplicate key %s", full)
 	case value.Kind == yaml.SequenceNode:
-		var parts []string
+		list := []string{}
 		for _, item := range value.Content {
-			parts = append(parts, resolve(item).Value)
+			list = append(list, resolve(item).Value)
 		}
-		s.entries[name] = entry{strings.Join(parts, ","), at.Line}
+		s.entries[name] = entry{text: strings.Join(list, ","), list: list, line: at.Line}
 	case value.Kind != yaml.ScalarNode:
 		d.addError(at, "write "+name[strings.LastIndex(name, ".")+1:]+": VALUE", "%s must be one value, not a mapping", full)
 	case value.Tag == "!!null":
 		d.addError(at, "set a value, or omit the key", "%s is empty", full)
 	default:
-		s.entries[name] = entry{value.Value, at.Line}
+		s.entries[name] = entry{text: value.Value, line: at.Line}
 	}
 }
+
+// destinationForm is the form of the name of a destination; commands and the
+// HTTP API take it as an argument.
+var destinationForm = regexp.MustCompile(`^[\p{L}\p{N}][\p{L}\p{N}._-]*$`)
+
+// destinations reads the destinations of a section.
+func (d *document) destinations(s *section, at, value *yaml.Node) {
+	full := s.path("destinations")
+	s.destinations = []section{}
+	d.named(value, full, func(name string, value *yaml.Node) {
+		if !destinationForm.MatchString(name) || len(name) > driver.MaxDestinationName {
+			d.addError(value, "use up to 64 letters, digits, ., - and _", "invalid destination name %q", name)
+			return
+		}
+		if slices.ContainsFunc(s.destinations, func(o section) bool { return o.name == name }) {
+			d.addError(value, "give each destination its own name", "duplicate destination %s", full+"."+name)
+			return
+		}
+		one := section{
+			name: name, above: append(slices.Clone(s.above), "destinations", name), line: value.Line, keys: destinationNames(), entries: map[string]entry{},
+		}
+		if value.Tag != "!!null" { // reported as an entry without a sink
+			d.pairs(value, full+"."+name, func(key string, at, value *yaml.Node) { d.setting(&one, key, at, value) })
+		}
+		s.destinations = append(s.destinations, one)
+	})
+	switch n := len(s.destinations); {
+	case n == 0 && len(d.wrong) == 0:
+		d.addError(at, "add an entry with a name and a sink, or omit the key", "%s has no entries", full)
+	case n > driver.MaxDestinations:
+		d.addError(at, "use several outboxes", "%s has %d entries, at most %d are possible", full, n, driver.MaxDestinations)
+	}
+}
+
+// destinationNames returns the valid keys of a destination.
+func destinationNames() map[string]bool {
+	names := make(map[string]bool)
+	for _, k := range DestinationKeys() {
+		names[k.Name] = true
+		if k.Secret() {
+			names[k.FileName()] = true
+		}
+	}
+	return names
+}
+
+// dashed returns a key of a destination as the table has it: max_attempts is
+// max-attempts.
+func dashed(key string) string { return strings.ReplaceAll(key, "_", "-") }
 
 // didYouMean returns a hint for an unknown name.
 func didYouMean(name string, names map[string]bool) string {

@@ -19,16 +19,28 @@ type Key struct {
 	// Daemon marks a setting of the whole process, which an entry of relays
 	// cannot override.
 	Daemon bool
+	// FileOnly marks a setting without a flag and a variable.
+	FileOnly bool
 
 	slot func(*Settings) slot
 }
 
-// Flag returns the name of the flag, without leading dashes. The flag of
-// store.url is --store, for brevity.
-func (k Key) Flag() string { return flagOf(k.Name) }
+// Flag returns the name of the flag, without leading dashes; "" if there is
+// none. The flag of store.url is --store, for brevity.
+func (k Key) Flag() string {
+	if k.FileOnly {
+		return ""
+	}
+	return flagOf(k.Name)
+}
 
-// Variable returns the name of the environment variable.
-func (k Key) Variable() string { return variableOf(k.Name) }
+// Variable returns the name of the environment variable; "" if there is none.
+func (k Key) Variable() string {
+	if k.FileOnly {
+		return ""
+	}
+	return variableOf(k.Name)
+}
 
 // Secret reports whether the value must not be shown. A secret can also be read
 // from the file that the key [Key.FileName] names.
@@ -170,33 +182,36 @@ func storeKeys() []Key {
 	}
 }
 
-func sinkKeys() []Key {
+func sinkKeys() []Key { return sinkKeysOf(func(s *Settings) *Sink { return &s.Sink }) }
+
+// sinkKeysOf returns the settings of a sink.
+func sinkKeysOf(sink func(*Settings) *Sink) []Key {
 	return []Key{
 		{
 			Name: "sink.url", Default: "nats:embedded", Unit: "URL", Help: "URL of the destination of events; no default if store.url is set. nats:embedded is a JetStream server in this process, log: prints events",
-			slot: secret(func(s *Settings) *Secret { return &s.Sink.URL }),
+			slot: secret(func(s *Settings) *Secret { return &sink(s).URL }),
 		},
 		{
 			Name: "sink.topic", Default: "", Unit: "template", Help: "Template of an event's topic, with the fields {topic}, {type}, {aggregatetype} and {tenant}; empty: {topic}",
-			slot: text(func(s *Settings) *string { return &s.Sink.Topic }),
+			slot: text(func(s *Settings) *string { return &sink(s).Topic }),
 		},
 		{
 			Name: "sink.event-source", Default: "waybill", Unit: "name", Help: "CloudEvents source of every message",
-			slot: text(func(s *Settings) *string { return &s.Sink.EventSource }),
+			slot: text(func(s *Settings) *string { return &sink(s).EventSource }),
 		},
 		{
 			Name: "sink.secret", Default: "", Unit: "text", Help: "Signing secrets of webhook requests (whsec_…), separated by commas; unsigned: requests are not signed",
-			slot: secret(func(s *Settings) *Secret { return &s.Sink.Secret }),
+			slot: secret(func(s *Settings) *Secret { return &sink(s).Secret }),
 		},
 		{
 			Name: "sink.unsigned-attributes", Default: "false", Unit: "switch",
 			Help: "Binary mode for signed webhooks, for receivers without structured mode; the signature covers the payload, not the event's attributes",
-			slot: toggle(func(s *Settings) *bool { return &s.Sink.UnsignedAttributes }),
+			slot: toggle(func(s *Settings) *bool { return &sink(s).UnsignedAttributes }),
 		},
 		{
 			Name: "sink.public-only", Default: "false", Unit: "switch",
 			Help: "Restriction of webhooks to public addresses, without a proxy; loopback and private addresses are refused",
-			slot: toggle(func(s *Settings) *bool { return &s.Sink.PublicOnly }),
+			slot: toggle(func(s *Settings) *bool { return &sink(s).PublicOnly }),
 		},
 	}
 }
@@ -229,8 +244,12 @@ func relayKeys() []Key {
 			slot: numberOrOff(func(s *Settings) *int { return &s.Relay.HotQueue }),
 		},
 		{
-			Name: "relay.cold-queue", Default: "1000", Unit: "events", Help: "Maximum number of events in memory that were read from the tables",
+			Name: "relay.cold-queue", Default: "2000", Unit: "events", Help: "Maximum number of events that were read from the tables and wait in memory",
 			slot: number(1, func(s *Settings) *int { return &s.Relay.ColdQueue }),
+		},
+		{
+			Name: "relay.max-bytes", Default: "33554432", Unit: "bytes", Help: "Size of the events in memory at which the relay stops reading; off: no limit",
+			slot: numberOrOff(func(s *Settings) *int { return &s.Relay.MaxBytes }),
 		},
 		{
 			Name: "relay.max-attempts", Default: "10", Unit: "attempts", Help: "Maximum number of delivery attempts before an event is dead; off: no limit",

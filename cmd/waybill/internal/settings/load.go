@@ -261,7 +261,11 @@ func (l *loader) load() (*Settings, error) {
 		}
 		errs = append(errs, err)
 	}
+	errs = append(errs, l.conflict())
 	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	if err := l.addDestinations(s); err != nil {
 		return nil, err
 	}
 	return s, s.check()
@@ -269,26 +273,12 @@ func (l *loader) load() (*Settings, error) {
 
 // find returns the effective text of a setting and its origin.
 func (l *loader) find(k Key) (text, source string, err error) {
+	if k.Name == "sink.url" && len(l.destinations()) > 0 {
+		return "", "default", nil
+	}
 	for _, rung := range l.rungs(k) {
-		text, source, ok := rung(k.Name)
-		if !k.Secret() {
-			if ok {
-				return text, source, nil
-			}
-			continue
-		}
-		path, from, byFile := rung(k.FileName())
-		switch {
-		case ok && byFile:
-			return "", "", hint.New("omit one of them", "%s and %s both set %s", source, from, k.Name)
-		case ok:
-			return text, source, nil
-		case byFile:
-			text, err := readSecret(path)
-			if err != nil {
-				return "", "", hint.New("the file is named by "+from, "%s: %w", k.FileName(), err)
-			}
-			return text, from + ": " + path, nil
+		if text, source, ok, err := rung.value(k); ok || err != nil {
+			return text, source, err
 		}
 	}
 	if k.Name == "relay.name" && l.own.name != "" {
@@ -321,6 +311,38 @@ func (l *loader) given(name string) bool {
 // rung looks up a key in one source.
 type rung func(name string) (text, source string, ok bool)
 
+// value returns the text of a setting, which may be in a file if it is a
+// secret.
+func (r rung) value(k Key) (text, source string, ok bool, err error) {
+	text, source, ok = r(k.Name)
+	if !k.Secret() {
+		return text, source, ok, nil
+	}
+	path, from, byFile := r(k.FileName())
+	switch {
+	case ok && byFile:
+		return "", "", false, hint.New("omit one of them", "%s and %s both set %s", source, from, k.Name)
+	case byFile:
+		text, err := readSecret(path)
+		if err != nil {
+			return "", "", false, hint.New("the file is named by "+from, "%s: %w", k.FileName(), err)
+		}
+		return text, from + ": " + path, true, nil
+	}
+	return text, source, ok, nil
+}
+
+// rung returns the lookup in a section of the file.
+func (d *document) rung(s section) rung {
+	return func(name string) (string, string, bool) {
+		e, ok := s.entries[name]
+		return e.text, d.at(e.line), ok
+	}
+}
+
+// at returns a position in the file.
+func (d *document) at(line int) string { return fmt.Sprintf("%s:%d", d.path, line) }
+
 // rungs returns the sources of a setting, in order of precedence.
 func (l *loader) rungs(k Key) []rung {
 	flag := func(name string) (string, string, bool) {
@@ -333,21 +355,15 @@ func (l *loader) rungs(k Key) []rung {
 			return text, variable(name), ok
 		}
 	}
-	file := func(s section) rung {
-		return func(name string) (string, string, bool) {
-			e, ok := s.entries[name]
-			return e.text, fmt.Sprintf("%s:%d", l.file.path, e.line), ok
-		}
-	}
 	all := []rung{flag}
 	if l.own.name != "" && !k.Daemon {
 		all = append(all, variable(func(name string) string { return relayVariable(l.own.name, name) }))
 	}
 	all = append(all, variable(variableOf))
 	if l.own.name != "" && !k.Daemon {
-		all = append(all, file(l.own))
+		all = append(all, l.file.rung(l.own))
 	}
-	return append(all, file(l.file.common))
+	return append(all, l.file.rung(l.file.common))
 }
 
 // secretSize is the maximum size of a file with a secret; a larger file is
@@ -396,6 +412,10 @@ func (s *Settings) check() error {
 	if s.CDC.Enabled && s.Relay.Enabled && s.Enabled {
 		errs = append(errs, hint.New("set relay.enabled or cdc.enabled to false: only one of the two publishes the events",
 			"cdc.enabled and relay.enabled are both true"))
+	}
+	if in := s.Inbox; in.Enabled && in.Retry && len(s.Destinations) > 0 {
+		errs = append(errs, hint.New("set inbox.retry to false, and retry in the processes of the consumer groups, by inbox.Inbox.Run",
+			"inbox.retry is on, and there are destinations: a repeated event would go to all of them"))
 	}
 	if (s.HTTP.Cert == "") != (s.HTTP.Key == "") {
 		errs = append(errs, hint.New("set both or neither", "http.cert and http.key must be set together"))

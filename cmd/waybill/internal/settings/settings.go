@@ -1,7 +1,8 @@
 // Package settings defines every setting of the program in one table: name,
 // default, unit and help. Flags, environment variables, the keys of the file,
 // the output of waybill config and the table in docs/cli.md are derived from
-// that table.
+// that table. The settings of destinations are in a table of their own, and
+// only in the file.
 //
 // A flag overrides the environment, the environment overrides the file, and the
 // file overrides the default. Within one source, a value for a named relay
@@ -20,8 +21,12 @@ type Settings struct {
 	// TakeOver permits an outbox that records another sink.
 	TakeOver bool
 
-	Store     Store
-	Sink      Sink
+	Store Store
+	Sink  Sink
+	// Destinations are the receivers of the events, in the order of the file.
+	// If there are any, Sink has no URL.
+	Destinations []Destination
+
 	Relay     Relay
 	Purge     Purge
 	CDC       CDC
@@ -66,7 +71,8 @@ type Relay struct {
 	Enabled                             bool
 	Name                                string
 	Workers, BatchSize                  int
-	HotQueue, ColdQueue, MaxAttempts    int
+	HotQueue, ColdQueue, MaxBytes       int
+	MaxAttempts                         int
 	BackoffBase, BackoffMax             time.Duration
 	BackoffSeries                       []time.Duration
 	UnknownGrace, DeliverTimeout        time.Duration
@@ -149,5 +155,9 @@ func (s *Settings) Values() []Value { return s.values }
 
 // Secrets returns the values that must not be shown.
 func (s *Settings) Secrets() []Secret {
-	return []Secret{s.Store.URL, s.Store.ListenURL, s.Sink.URL, s.Sink.Secret, s.HTTP.Token}
+	all := []Secret{s.Store.URL, s.Store.ListenURL, s.Sink.URL, s.Sink.Secret, s.HTTP.Token}
+	for _, d := range s.Destinations {
+		all = append(all, d.Sink.URL, d.Sink.Secret)
+	}
+	return all
 }

@@ -3,6 +3,7 @@ package settings
 import (
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -146,6 +147,93 @@ func (s seriesSlot) show() string {
 		parts[i] = FormatDuration(d)
 	}
 	return strings.Join(parts, ",")
+}
+
+// listSlot holds names. With blank, a name may be empty.
+type listSlot struct {
+	p     *[]string
+	blank bool
+}
+
+// set parses names separated by commas.
+func (s listSlot) set(text string) error {
+	parts := strings.Split(text, ",")
+	for i := range parts {
+		parts[i] = strings.TrimSpace(parts[i])
+	}
+	return s.take(parts)
+}
+
+// take takes the names of a list in the file, which may contain commas.
+func (s listSlot) take(names []string) error {
+	if len(names) == 0 {
+		return errors.New("the list is empty; omit it to select all")
+	}
+	for i, name := range names {
+		if name == "" && !s.blank {
+			return errors.New("a name is empty")
+		}
+		if slices.Contains(names[:i], name) {
+			return fmt.Errorf("%q is in the list twice", name)
+		}
+	}
+	*s.p = names
+	return nil
+}
+
+func (s listSlot) show() string {
+	shown := make([]string, len(*s.p))
+	for i, name := range *s.p {
+		if shown[i] = mask(name); name == "" {
+			shown[i] = `""`
+		}
+	}
+	return strings.Join(shown, ",")
+}
+
+// rateSlot holds a number of events per second; "off" is stored as 0.
+type rateSlot struct{ p *float64 }
+
+// rateUnits are the units of rates, with their lengths in seconds.
+var rateUnits = []struct {
+	name    string
+	seconds float64
+}{{"s", 1}, {"m", 60}, {"h", 3600}}
+
+func (s rateSlot) set(text string) error {
+	if text == off {
+		*s.p = 0
+		return nil
+	}
+	digits, unit, has := strings.Cut(text, "/")
+	if !has {
+		unit = "s"
+	}
+	n, err := strconv.ParseFloat(digits, 64)
+	for _, u := range rateUnits {
+		if err == nil && u.name == unit && !math.IsNaN(n) && !math.IsInf(n, 0) {
+			if n <= 0 {
+				return fmt.Errorf("%s is not greater than 0", text)
+			}
+			*s.p = n / u.seconds
+			return nil
+		}
+	}
+	return fmt.Errorf("%q is not a rate; write 50/s, 3000/m, 100000/h, or a number of events per second", text)
+}
+
+// show formats the rate with the first unit in which it is a whole number.
+func (s rateSlot) show() string {
+	if *s.p == 0 {
+		return off
+	}
+	for _, u := range rateUnits {
+		n := *s.p * u.seconds
+		if whole := math.Round(n); whole > 0 && math.Abs(n-whole) < 1e-9*whole {
+			return strconv.FormatFloat(whole, 'f', -1, 64) + "/" + u.name
+		}
+	}
+	return strconv.FormatFloat(*s.p, 'f', -1, 64) + "/s"
 }
 
 const day = 24 * time.Hour

@@ -23,6 +23,8 @@ type Stats struct {
 	Nodes      []Node  `json:"nodes"`
 	Groups     []Group `json:"groups"`
 	Keys       Keys    `json:"keys"`
+	// Destinations is absent if none is registered.
+	Destinations []Destination `json:"destinations,omitempty"`
 }
 
 // Lanes is the number of lanes, and of those that a live node owns.

@@ -110,6 +110,8 @@ type Journey struct {
 	Event  Event  `json:"event"`
 	Steps  []Step `json:"steps"`
 	Behind *Event `json:"behind,omitempty"`
+	// Waiting is the event at each destination that has yet to receive it.
+	Waiting []Waiting `json:"waiting,omitempty"`
 	// Owner is the relay node that owns the event's lane, and Live whether the
 	// node is alive.
 	Owner string `json:"owner,omitempty"`
@@ -125,6 +127,9 @@ func JourneyOf(j admin.Journey) Journey {
 	if j.Behind != nil {
 		behind := EventOf(*j.Behind)
 		v.Behind = &behind
+	}
+	for _, w := range j.Waiting {
+		v.Waiting = append(v.Waiting, WaitingOf(w))
 	}
 	if !j.Owner.IsZero() {
 		v.Owner = j.Owner.String()
