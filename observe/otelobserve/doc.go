@@ -14,7 +14,9 @@
 // with known labels start at 0 before the first measurement, so that the first
 // failure is an increase. Labels from outside (event types, operations,
 // destinations) are limited to [Config.Labels] different values; further values
-// are counted under "other".
+// are counted under "other". The deliveries of a relay with several
+// destinations have the label "destination"; those of a relay with one sink do
+// not have it.
 //
 // # Traces
 //

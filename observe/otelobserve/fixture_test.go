@@ -180,6 +180,12 @@ func (s *shop) relay(sink waybill.Sink) (stop func()) {
 	if err != nil {
 		s.Fatal(err)
 	}
+	return s.run(r)
+}
+
+// run runs a relay until stop is called or the test ends.
+func (s *shop) run(r *relay.Relay) (stop func()) {
+	s.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- r.Run(ctx) }()

@@ -10,8 +10,9 @@ import (
 type instruments struct {
 	written                                        metric.Int64Counter
 	enqueueHot, enqueueHotDropped, enqueueCold     metric.Int64Counter
-	queueHot, queueCold                            metric.Int64Gauge
+	queueHot, queueCold, queueSize                 metric.Int64Gauge
 	dispatchSuccess, dispatchFailure, dispatchDead metric.Int64Counter
+	unrouted                                       metric.Int64Counter
 	dispatchDuration, publishLatency               metric.Float64Histogram
 	dispatchBatch                                  metric.Int64Histogram
 	destinationPaused                              metric.Int64Gauge
@@ -26,6 +27,9 @@ type instruments struct {
 	backlogOldest                                  metric.Float64Gauge
 	captured                                       metric.Int64Gauge
 	capturedOldest                                 metric.Float64Gauge
+	destinationBacklog, destinationHolding         metric.Int64Gauge
+	destinationAttemptsHighest, destinationBehind  metric.Int64Gauge
+	destinationBacklogOldest, destinationPause     metric.Float64Gauge
 	purged, deadReplayed, deadDiscarded            metric.Int64Counter
 	consumeSuccess, consumeReplayed                metric.Int64Counter
 	consumeFailure, consumeDead                    metric.Int64Counter
@@ -55,6 +59,7 @@ func newInstruments(m metric.Meter, prefix string) (*instruments, error) {
 	b.writing(in)
 	b.relaying(in)
 	b.tables(in)
+	b.destinations(in)
 	b.consuming(in)
 	b.keys(in)
 	b.rest(in)
@@ -67,17 +72,19 @@ func (b *builder) writing(in *instruments) {
 	in.enqueueHotDropped = b.counter("enqueue.hot.dropped", "{event}", "Events that a commit of this process announced and the relay has to read from the table.")
 	in.enqueueCold = b.counter("enqueue.cold", "{event}", "Events that the relay has read from the tables.")
 	in.queueHot = b.gauge("queue.hot.depth", "{event}", "Events in the relay's memory that a commit announced.")
-	in.queueCold = b.gauge("queue.cold.depth", "{event}", "Events in the relay's memory that were read from the tables.")
+	in.queueCold = b.gauge("queue.cold.depth", "{event}", "Events that were read from the tables and wait in the relay's memory.")
+	in.queueSize = b.gauge("queue.size", "By", "Size of the events in the relay's memory, waiting or in flight.")
 }
 
 func (b *builder) relaying(in *instruments) {
 	in.dispatchSuccess = b.counter("dispatch.success", "{event}", "Events delivered.")
 	in.dispatchFailure = b.counter("dispatch.failure", "{event}", "Failed deliveries that will be retried.")
 	in.dispatchDead = b.counter("dispatch.dead", "{event}", "Events that became dead letters.")
+	in.unrouted = b.counter("unrouted", "{event}", "Events that no destination takes.")
 	in.dispatchDuration = b.duration("dispatch.duration", "Time in the sink, per event.")
 	in.publishLatency = b.duration("publish.latency", "Time from the write of an event to its delivery.")
 	in.dispatchBatch = b.sizes("dispatch.batch", "{event}", "Events per call of the sink.")
-	in.destinationPaused = b.gauge("destination.paused", "", "1 while the destination is paused, 0 otherwise.")
+	in.destinationPaused = b.gauge("destination.paused", "", "1 while the relay waits because the destination is unavailable, 0 otherwise.")
 	in.readRows = b.counter("read.rows", "{row}", "Rows read by the relay.")
 	in.readFailure = b.counter("read.failure", "{read}", "Failed reads of the relay.")
 	in.readDuration = b.duration("read.duration", "Time of a read of the relay.")
@@ -102,6 +109,15 @@ func (b *builder) tables(in *instruments) {
 	in.purged = b.counter("purged", "{row}", "Rows that retention has removed.")
 	in.deadReplayed = b.counter("dead.replayed", "{event}", "Dead letters that an operator replayed.")
 	in.deadDiscarded = b.counter("dead.discarded", "{event}", "Dead letters that an operator discarded.")
+}
+
+func (b *builder) destinations(in *instruments) {
+	in.destinationBacklog = b.gauge("destination.backlog", "{event}", "Events that a destination has yet to receive, and its dead letters.")
+	in.destinationBacklogOldest = b.age("destination.backlog.oldest", "Age of the oldest ready event in the backlog of a destination.")
+	in.destinationBehind = b.gauge("destination.behind", "{lane}", "Lanes with events in the backlog of a destination.")
+	in.destinationHolding = b.gauge("destination.holding", "{event}", "Events that block their aggregate at a destination.")
+	in.destinationAttemptsHighest = b.gauge("destination.attempts.highest", "{attempt}", "Highest number of attempts of an event in the backlog of a destination.")
+	in.destinationPause = b.age("destination.pause", "Time since a destination was paused, until an operator resumes it; 0 if it is not paused.")
 }
 
 func (b *builder) consuming(in *instruments) {

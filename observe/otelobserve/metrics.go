@@ -59,39 +59,41 @@ func (o *Observer) queueDepths(info observe.QueueDepthsInfo) {
 	plain := o.series.plain.get()
 	o.set(o.in.queueHot, int64(info.Hot), plain)
 	o.set(o.in.queueCold, int64(info.Cold), plain)
+	o.set(o.in.queueSize, int64(info.Bytes), plain)
 }
 
 // eventType returns the series of an event type. The first event of a type
 // creates all its counters.
-func (o *Observer) eventType(name string) *series {
-	s, isNew := o.series.eventType.find(name)
+func (o *Observer) eventType(to *dispatch, name string) *series {
+	s, isNew := to.eventType.find(name)
 	if isNew {
 		o.add(o.in.dispatchSuccess, 0, s)
 		o.add(o.in.dispatchDead, 0, s)
 		for _, class := range retried {
-			o.add(o.in.dispatchFailure, 0, o.series.eventTypeClass.get(name, class.String()))
+			o.add(o.in.dispatchFailure, 0, to.eventTypeClass.get(name, class.String()))
 		}
 	}
 	return s
 }
 
 func (o *Observer) delivered(info observe.DeliveredInfo) {
-	o.add(o.in.dispatchSuccess, 1, o.eventType(info.Delivery.Type))
-	o.time(o.in.dispatchDuration, info.Took, o.series.outcome.get(success))
+	to := o.series.delivery.to(info.Destination)
+	o.add(o.in.dispatchSuccess, 1, o.eventType(to, info.Delivery.Type))
+	o.time(o.in.dispatchDuration, info.Took, to.outcome.get(success))
 	if info.Age > 0 { // 0 is not known
-		o.time(o.in.publishLatency, info.Age, o.series.plain.get())
+		o.time(o.in.publishLatency, info.Age, to.plain.get())
 	}
 }
 
 func (o *Observer) failed(info observe.FailedInfo) {
-	name := info.Delivery.Type
-	o.eventType(name)
-	o.add(o.in.dispatchFailure, 1, o.series.eventTypeClass.get(name, info.Class.String()))
-	o.time(o.in.dispatchDuration, info.Took, o.series.outcome.get(failure))
+	to, name := o.series.delivery.to(info.Destination), info.Delivery.Type
+	o.eventType(to, name)
+	o.add(o.in.dispatchFailure, 1, to.eventTypeClass.get(name, info.Class.String()))
+	o.time(o.in.dispatchDuration, info.Took, to.outcome.get(failure))
 }
 
 func (o *Observer) died(info observe.DiedInfo) {
-	o.add(o.in.dispatchDead, 1, o.eventType(info.Delivery.Type))
+	o.add(o.in.dispatchDead, 1, o.eventType(o.series.delivery.to(info.Destination), info.Delivery.Type))
 }
 
 func (o *Observer) paused(info observe.PausedInfo) {
@@ -99,7 +101,7 @@ func (o *Observer) paused(info observe.PausedInfo) {
 	if info.Paused {
 		v = 1
 	}
-	o.set(o.in.destinationPaused, v, o.series.destination.get(info.Destination))
+	o.set(o.in.destinationPaused, v, o.series.unavailable.get(info.Destination))
 }
 
 func (o *Observer) read(info observe.ReadInfo) {

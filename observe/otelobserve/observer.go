@@ -38,9 +38,11 @@ type Config struct {
 	// System is the attribute messaging.system of every span. Defaults to
 	// "waybill".
 	System string
-	// Labels is the maximum number of different event types, operations,
-	// destinations and so on per metric; further values are counted under
-	// "other". Defaults to 200.
+	// Labels is the maximum number of different event types, operations and so
+	// on per metric; further values are counted under "other". For a relay with
+	// several destinations it is the maximum number of pairs of a destination
+	// and an event type; beside it, there are at most 31 destinations. Defaults
+	// to 200.
 	Labels int
 }
 
@@ -108,9 +110,9 @@ func New(cfg Config) (*Observer, error) {
 }
 
 // Hooks returns the Observe hooks of an outbox, relay, inbox, source and so on.
-// Call Hooks once for each of them: the hook for consumer groups remembers the
-// groups that it has reported, and sets them to 0 when they are missing from a
-// report.
+// Call Hooks once for each of them: the hooks for consumer groups and for
+// destinations remember what they have reported, and set it to 0 when it is
+// missing from a report.
 func (o *Observer) Hooks() observe.Hooks {
 	return observe.Hooks{
 		Write:       o.write,
@@ -124,12 +126,14 @@ func (o *Observer) Hooks() observe.Hooks {
 		Delivered:     o.delivered,
 		Failed:        o.failed,
 		Died:          o.died,
+		Unrouted:      func(info observe.UnroutedInfo) { o.add(o.in.unrouted, 1, o.series.unrouted.get(info.Event.Type)) },
 		Paused:        o.paused,
 		Read:          o.read,
 		Settled:       o.settled,
 		Lanes:         o.lanes,
 		Lag:           o.lag,
 		Backlog:       o.backlog,
+		Destinations:  o.destinations(),
 		Purged:        func(info observe.PurgedInfo) { o.add(o.in.purged, info.Rows, o.series.what.get(info.Kind)) },
 		Consumed:      o.consumed,
 		ConsumeFailed: o.consumeFailed,

@@ -31,9 +31,10 @@ type values [maxLabels]string
 // only that one is limited; the others have a few values that this package
 // defines.
 type family struct {
-	fixed []attribute.KeyValue
-	names []string
-	limit int
+	fixed  []attribute.KeyValue
+	names  []string
+	limit  int
+	shared *budget // of several families; nil if there is none
 
 	known  atomic.Pointer[map[values]*series]
 	mu     sync.Mutex // held to replace known
@@ -70,6 +71,9 @@ func (f *family) find(label ...string) (s *series, isNew bool) {
 	if !f.firsts[v[0]] && len(f.firsts) >= f.limit {
 		return f.rest, false
 	}
+	if !f.firsts[v[0]] && !f.shared.take() {
+		return f.rest, false
+	}
 	for i := range v {
 		v[i] = strings.Clone(v[i]) // the label may be part of a large string
 	}
@@ -92,8 +96,10 @@ func (f *family) make(v values) *series {
 
 // families are the label combinations of the metrics.
 type families struct {
-	plain, reason, what, destination         *family
-	eventType, eventTypeClass, outcome       *family
+	plain, reason, what, unrouted            *family
+	unavailable                              *family
+	destination, destinationState            *family
+	delivery                                 *deliveries
 	kind                                     *family
 	group, groupOutcome                      *family
 	operation, operationOutcome              *family
@@ -108,9 +114,16 @@ func newFamilies(relay string, limit int) families {
 		fixed = append(fixed, attribute.String("relay", relay))
 	}
 	of := func(names ...string) *family { return newFamily(fixed, limit, names...) }
+	ofDestination := func(names ...string) *family { return newFamily(fixed, min(limit, maxDestinations), names...) }
+	plain := of()
 	return families{
-		plain: of(), reason: of("reason"), what: of("what"), destination: of("destination"),
-		eventType: of("event_type"), eventTypeClass: of("event_type", "class"), outcome: of("outcome"),
+		plain: plain, reason: of("reason"), what: of("what"), unrouted: of("event_type"),
+		// The destinations of a sink, for example its topics.
+		unavailable: of("destination"),
+		destination: ofDestination("destination"), destinationState: ofDestination("destination", "state"),
+		delivery: newDeliveries(fixed, limit, dispatch{
+			plain: plain, eventType: of("event_type"), eventTypeClass: of("event_type", "class"), outcome: of("outcome"),
+		}),
 		kind:  of("kind"),
 		group: of("group"), groupOutcome: of("group", "outcome"),
 		operation: of("operation"), operationOutcome: of("operation", "outcome"),

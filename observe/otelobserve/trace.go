@@ -24,7 +24,7 @@ const (
 // An event that already has a trace context, such as a forwarded one, keeps it.
 func (o *Observer) write(ctx context.Context, info observe.WriteInfo) map[string]string {
 	ev := &info.Event
-	o.add(o.in.written, 1, o.eventType(ev.Type))
+	o.add(o.in.written, 1, o.eventType(o.series.delivery.to(""), ev.Type))
 	if o.carries(ev) {
 		return nil
 	}
@@ -55,7 +55,7 @@ func destination(ev *waybill.Event) string {
 }
 
 func (o *Observer) attributes(operation string, ev *waybill.Event) []attribute.KeyValue {
-	attrs := make([]attribute.KeyValue, 0, 9)
+	attrs := make([]attribute.KeyValue, 0, 10)
 	attrs = append(attrs, o.system,
 		attribute.String("messaging.operation.name", operation),
 		attribute.String("messaging.operation.type", operation),
@@ -85,12 +85,13 @@ func (o *Observer) Extract(ctx context.Context, ev *waybill.Event) context.Conte
 // deliver creates a span for every event in the event's own trace. For a single
 // event, the sink receives the context of its span. A context can be in one
 // trace only, so the sink receives several events with the context of a batch
-// span, which has its own trace and links to the spans of the events.
+// span, which has its own trace and links to the spans of the events. All spans
+// have the name of the destination, if the relay has several.
 func (o *Observer) deliver(ctx context.Context, info observe.DeliverInfo) (context.Context, func(observe.DeliverDoneInfo)) {
 	batch := info.Batch
-	o.in.dispatchBatch.Record(background, int64(len(batch)), o.series.plain.get().record...)
+	o.in.dispatchBatch.Record(background, int64(len(batch)), o.series.delivery.to(info.Destination).plain.get().record...)
 	if len(batch) == 1 {
-		ctx, span := o.send(ctx, &batch[0])
+		ctx, span := o.send(ctx, &batch[0], info.Destination)
 		if !span.IsRecording() {
 			return ctx, nil
 		}
@@ -102,16 +103,18 @@ func (o *Observer) deliver(ctx context.Context, info observe.DeliverInfo) (conte
 			o.end(span, errResults)
 		}
 	}
-	spans, links := o.sendEach(ctx, batch)
+	spans, links := o.sendEach(ctx, batch, info.Destination)
 	if len(spans) == 0 { // no span is recorded
 		return ctx, nil
 	}
+	attrs := withDestination([]attribute.KeyValue{
+		o.system,
+		attribute.String("messaging.operation.name", send),
+		attribute.String("messaging.operation.type", send),
+		attribute.Int("messaging.batch.message_count", len(batch)),
+	}, info.Destination)
 	ctx, whole := o.tracer.Start(ctx, send+" batch", trace.WithNewRoot(), trace.WithSpanKind(trace.SpanKindClient), trace.WithLinks(links...),
-		trace.WithAttributes(o.system,
-			attribute.String("messaging.operation.name", send),
-			attribute.String("messaging.operation.type", send),
-			attribute.Int("messaging.batch.message_count", len(batch)),
-		))
+		trace.WithAttributes(attrs...))
 	return ctx, func(done observe.DeliverDoneInfo) {
 		for i, span := range spans {
 			if len(done.Results) == len(batch) {
@@ -133,11 +136,11 @@ type resultsError struct{}
 func (resultsError) Error() string { return "the sink's answer has another length than the batch" }
 
 // sendEach starts the spans of a batch, except spans that are not recorded.
-func (o *Observer) sendEach(ctx context.Context, batch []waybill.Delivery) (map[int]trace.Span, []trace.Link) {
+func (o *Observer) sendEach(ctx context.Context, batch []waybill.Delivery, to string) (map[int]trace.Span, []trace.Link) {
 	var spans map[int]trace.Span
 	var links []trace.Link
 	for i := range batch {
-		_, span := o.send(ctx, &batch[i])
+		_, span := o.send(ctx, &batch[i], to)
 		if !span.IsRecording() {
 			continue
 		}
@@ -150,10 +153,19 @@ func (o *Observer) sendEach(ctx context.Context, batch []waybill.Delivery) (map[
 	return spans, links
 }
 
-func (o *Observer) send(ctx context.Context, d *waybill.Delivery) (context.Context, trace.Span) {
-	attrs := append(o.attributes(send, &d.Event), attribute.Int("waybill.attempt", d.Attempt))
+func (o *Observer) send(ctx context.Context, d *waybill.Delivery, to string) (context.Context, trace.Span) {
+	attrs := withDestination(append(o.attributes(send, &d.Event), attribute.Int("waybill.attempt", d.Attempt)), to)
 	return o.tracer.Start(o.Extract(ctx, &d.Event), send+" "+destination(&d.Event),
 		trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(attrs...))
+}
+
+// withDestination adds the name of one of several destinations.
+// messaging.destination.name is the topic, which all of them share.
+func withDestination(attrs []attribute.KeyValue, name string) []attribute.KeyValue {
+	if name == "" {
+		return attrs
+	}
+	return append(attrs, attribute.String("waybill.destination", name))
 }
 
 // textLimit is the maximum length of an error text in a span.

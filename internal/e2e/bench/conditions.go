@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"flag"
@@ -19,7 +20,8 @@ import (
 
 // The cost of a relay, and its latency, under conditions that last: an old
 // snapshot, blocked aggregates, an aggregate with many events behind a dead
-// letter. The relay is a process of its own.
+// letter; and the memory that large events take. The relay is a process of its
+// own.
 
 // condition is what is prepared before the relay is measured.
 type condition struct {
@@ -28,6 +30,7 @@ type condition struct {
 	delivered int  // events that are delivered before the measurement
 	blocked   int  // blocked aggregates, with one successor each
 	behind    int  // events of one aggregate behind its dead letter
+	large     int  // events of 1 MiB that are delivered before the measurement
 }
 
 func conditions(n int) []condition {
@@ -39,6 +42,7 @@ func conditions(n int) []condition {
 		{name: size(max(n/50, 1)) + " blocked aggregates", blocked: max(n/50, 1)},
 		{name: size(max(n/10, 1)) + " blocked aggregates", blocked: max(n/10, 1)},
 		{name: size(n) + " events behind a dead letter", behind: n},
+		{name: size(max(n/2000, 1)) + " events of 1 MiB delivered", large: max(n/2000, 1)},
 	}
 }
 
@@ -198,11 +202,15 @@ func (c condition) load(ctx context.Context, db *pgstore.Store) error {
 	if err != nil {
 		return err
 	}
+	payload, batch := numbered(stuckNumber), loadBatch
+	if c.large > 0 {
+		payload, batch = append(payload, bytes.Repeat([]byte(" "), waybill.MaxPayload-len(payload))...), 20
+	}
 	write := func(n int, aggregate func(i int) string) error {
-		for from := 0; from < n; from += loadBatch {
+		for from := 0; from < n; from += batch {
 			var evs []waybill.Event
-			for i := from; i < min(from+loadBatch, n); i++ {
-				evs = append(evs, waybill.Event{Type: "OrderPlaced", AggregateType: "order", AggregateID: aggregate(i), Payload: numbered(stuckNumber)})
+			for i := from; i < min(from+batch, n); i++ {
+				evs = append(evs, waybill.Event{Type: "OrderPlaced", AggregateType: "order", AggregateID: aggregate(i), Payload: payload})
 			}
 			if err := box.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error { return box.Write(ctx, tx, evs...) }); err != nil {
 				return err
@@ -211,8 +219,8 @@ func (c condition) load(ctx context.Context, db *pgstore.Store) error {
 		return nil
 	}
 	switch {
-	case c.delivered > 0:
-		return write(c.delivered, func(i int) string { return fmt.Sprint(i % aggregates) })
+	case c.delivered+c.large > 0:
+		return write(c.delivered+c.large, func(i int) string { return fmt.Sprint(i % aggregates) })
 	case c.blocked > 0:
 		return write(2*c.blocked, func(i int) string { return fmt.Sprint(stuckAggregate, "-", i%c.blocked) })
 	case c.behind > 0:

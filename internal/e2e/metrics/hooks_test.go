@@ -19,6 +19,10 @@ import (
 	"github.com/waybillhq/waybill/observe/otelobserve"
 )
 
+// sinks are the destinations of deliveries: none for a relay with one sink, and
+// one of several.
+var sinks = []string{"", "billing"}
+
 // calls calls every hook, with all its variants.
 func calls(h *observe.Hooks) map[string]func() {
 	ctx, boom := context.Background(), errors.New("boom")
@@ -31,16 +35,29 @@ func calls(h *observe.Hooks) map[string]func() {
 		"ColdEnqueued": func() { h.ColdEnqueued(observe.ColdEnqueuedInfo{Events: 1}) },
 		"QueueDepths":  func() { h.QueueDepths(observe.QueueDepthsInfo{Hot: 1, Cold: 1}) },
 		"Deliver": func() {
-			if _, after := h.Deliver(ctx, observe.DeliverInfo{Batch: []waybill.Delivery{*d}}); after != nil {
-				after(observe.DeliverDoneInfo{Results: []error{nil}})
+			for _, to := range sinks {
+				if _, after := h.Deliver(ctx, observe.DeliverInfo{Batch: []waybill.Delivery{*d}, Destination: to}); after != nil {
+					after(observe.DeliverDoneInfo{Results: []error{nil}})
+				}
 			}
 		},
-		"Delivered": func() { h.Delivered(observe.DeliveredInfo{Delivery: d, Took: time.Second, Age: time.Second}) },
-		"Failed": func() {
-			h.Failed(observe.FailedInfo{Delivery: d, Class: waybill.ClassRetry, Err: boom, Took: time.Second})
+		"Delivered": func() {
+			for _, to := range sinks {
+				h.Delivered(observe.DeliveredInfo{Delivery: d, Took: time.Second, Age: time.Second, Destination: to})
+			}
 		},
-		"Died":   func() { h.Died(observe.DiedInfo{Delivery: d, Err: boom}) },
-		"Paused": func() { h.Paused(observe.PausedInfo{Destination: "kafka", Paused: true}) },
+		"Failed": func() {
+			for _, to := range sinks {
+				h.Failed(observe.FailedInfo{Delivery: d, Class: waybill.ClassRetry, Err: boom, Took: time.Second, Destination: to})
+			}
+		},
+		"Died": func() {
+			for _, to := range sinks {
+				h.Died(observe.DiedInfo{Delivery: d, Err: boom, Destination: to})
+			}
+		},
+		"Unrouted": func() { h.Unrouted(observe.UnroutedInfo{Event: &ev}) },
+		"Paused":   func() { h.Paused(observe.PausedInfo{Destination: "kafka", Paused: true}) },
 		"Read": func() {
 			h.Read(observe.ReadInfo{Kind: "fast", Rows: 1, Took: time.Second, Err: nil})
 			h.Read(observe.ReadInfo{Kind: "fast", Rows: 0, Took: time.Second, Err: boom})
@@ -54,6 +71,9 @@ func calls(h *observe.Hooks) map[string]func() {
 		"Backlog": func() {
 			h.Backlog(observe.BacklogInfo{Ready: 1, Oldest: time.Second})
 			h.Backlog(observe.BacklogInfo{Ready: 1, Oldest: time.Second, Captured: true})
+		},
+		"Destinations": func() {
+			h.Destinations(observe.DestinationsInfo{Destinations: []observe.Destination{{Name: "billing", Paused: true, Behind: 1, Ready: 1}}})
 		},
 		"Purged": func() { h.Purged(observe.PurgedInfo{Kind: "dead", Rows: 1}) },
 		"Consumed": func() {

@@ -155,6 +155,7 @@ func TestExpressionsUseWhatIsExported(t *testing.T) {
 func TestAlertsSayWhatToType(t *testing.T) {
 	commands := []string{
 		"waybill stats", "waybill dead list", "waybill blocked list", "waybill inbox list", "waybill keys list", "waybill doctor",
+		"waybill destinations list",
 	}
 	listed := map[string]string{}
 	for _, c := range tables(t, "alert") {

@@ -124,6 +124,8 @@ func (stock) Reserve(context.Context, waybill.ID, int) error { return nil }
 
 var (
 	warehouse      stock
+	billing        waybill.Sink
+	partner        waybill.Sink
 	inventory      *inbox.Group[pgx.Tx]
 	mux            = handler.NewMux()
 	errUnreachable = errors.New("unreachable")
