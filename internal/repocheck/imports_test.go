@@ -119,7 +119,7 @@ var rules = []struct {
 	{"internal/eventrow", []string{".", "store", "store/driver"}},
 	{"internal/eventfill", []string{"."}},
 	{"internal/message", []string{"."}},
-	{"internal/sqlstore", []string{".", "store", "internal/migration", "internal/sqlname"}},
+	{"internal/sqlstore", []string{".", "store", "store/driver", "internal/migration", "internal/sqlname"}},
 	{"internal/testroles", []string{"store/driver"}},
 	{"internal/e2e", nil},
 	{"internal/storematrix", []string{"store/drivertest"}},
