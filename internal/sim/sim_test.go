@@ -2,9 +2,11 @@ package sim
 
 import (
 	"bufio"
+	"encoding/json"
 	"flag"
 	"fmt"
 	"os"
+	"path/filepath"
 	"runtime"
 	"runtime/debug"
 	"strings"
@@ -115,6 +117,24 @@ func TestCutText(t *testing.T) {
 		if _, err := parseCut(text); err == nil {
 			t.Errorf("%s: no error", text)
 		}
+	}
+}
+
+// TestTallyAddsUp: runs add up in a file whose folder need not exist.
+func TestTallyAddsUp(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "new", "tally.json")
+	for range 2 {
+		if err := (totals{Events: 21, Faults: map[string]int64{"outage": 2}}).addTo(name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	data, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got totals
+	if err := json.Unmarshal(data, &got); err != nil || got.Events != 42 || got.Faults["outage"] != 4 {
+		t.Errorf("got %+v, %v", got, err)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"sync/atomic"
 	"time"
 )
@@ -77,6 +78,9 @@ func (t totals) addTo(name string) error {
 		sum.Faults[kind] += n
 	}
 	if data, err = json.MarshalIndent(sum, "", "\t"); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil { //nolint:gosec // as a build writes it
 		return err
 	}
 	return os.WriteFile(name, append(data, '\n'), 0o644) //nolint:gosec // a report

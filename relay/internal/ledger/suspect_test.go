@@ -311,8 +311,8 @@ func TestSuspectsBehindARowAreBounded(t *testing.T) {
 }
 
 // TestAWideWindowRemembersMoreSuspects: a lane remembers four windows of
-// suspects that are not in memory, half of them behind other rows, and never
-// fewer than 10,000.
+// suspects that are not in memory, and never fewer than 10,000: half of them
+// ready rows behind other rows, and room for another quarter of deferred ones.
 func TestAWideWindowRemembersMoreSuspects(t *testing.T) {
 	for _, tc := range []struct{ window, want int }{{window: 100, want: 10_000}, {window: 9_000, want: 36_000}} {
 		l := newLane(driver.Lease{Lane: 1, Unclean: true, Window: tc.window}, nil, time.Time{})
@@ -322,6 +322,12 @@ func TestAWideWindowRemembersMoreSuspects(t *testing.T) {
 		}
 		if got := len(s.wary); got != tc.want/2 {
 			t.Errorf("window %d: %d rows behind others are suspect, want %d", tc.window, got, tc.want/2)
+		}
+		for range 2 * tc.want {
+			s.passBehind(l.aggregate(store.Aggregate{Type: "thing", ID: "late"}), waybill.NewID(), &s.late)
+		}
+		if got := len(s.wary); got != tc.want/4*3 {
+			t.Errorf("window %d: %d rows behind others are suspect with the deferred ones, want %d", tc.window, got, tc.want/4*3)
 		}
 		for range 2 * tc.want {
 			s.remember(&Item{lane: l, suspect: true, row: &store.Row{Key: store.Key{ID: waybill.NewID()}}})

@@ -98,6 +98,17 @@ const minWary = 10_000
 // than that may be passed over, and any of them may have been among its events.
 func (s *suspicion) maxWary() int { return max(minWary, 4*s.window) }
 
+// maxWaryBehind is the part of the limit that rows behind other rows may use:
+// half of it ready rows, and as many deferred rows as the crashed owner can have
+// had in flight, a quarter, beyond those. Many ready rows behind held
+// aggregates must not clear the deferred ones.
+func (s *suspicion) maxWaryBehind(late bool) int {
+	if late {
+		return s.maxWary() / 4 * 3
+	}
+	return s.maxWary() / 2
+}
+
 // remember keeps an event suspect that leaves memory before a delivery of it
 // has ended.
 func (s *suspicion) remember(it *Item) {
@@ -128,10 +139,11 @@ const maxBehind = 2 * maxQueued
 // replayed may have had both in flight, in one batch. The places stay free: the
 // owner may as well have passed over the row.
 func (s *suspicion) passBehind(a *aggregate, id waybill.ID, p *places) {
-	if _, known := s.wary[id]; known || p.free == 0 || len(s.wary) >= s.maxWary()/2 {
+	late := p == &s.late
+	if _, known := s.wary[id]; known || p.free == 0 || len(s.wary) >= s.maxWaryBehind(late) {
 		return
 	}
-	if p != &s.late {
+	if !late {
 		if a.wary >= maxBehind {
 			return
 		}
