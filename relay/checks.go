@@ -157,6 +157,9 @@ func (e *engine) register(all []store.Destination, now time.Time) {
 		known := false
 		for _, t := range e.targets {
 			if t.Name == d.Name {
+				if _, wanted := e.check.pauses[d.Name]; wanted && !d.IsPaused() {
+					d.PausedAt = t.pausedAt // this node's pause is not in the tables yet
+				}
 				t.registered(d, now)
 				known = true
 			}

@@ -26,8 +26,12 @@ func (c *copies) add(seq int64) {
 	heap.Push(&c.order, seq)
 }
 
-// remove removes a seq.
-func (c *copies) remove(seq int64) { delete(c.pending, seq) }
+// remove removes a seq. It shortens the heap, too: nothing asks for the first
+// seq while the destination is paused.
+func (c *copies) remove(seq int64) {
+	delete(c.pending, seq)
+	c.first()
+}
 
 // first returns the lowest seq; [math.MaxInt64] if there is none.
 func (c *copies) first() int64 {

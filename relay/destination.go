@@ -32,7 +32,8 @@ type Destination struct {
 	Types, AggregateTypes, Tenants []string
 	// Filter selects among these events, if it is not nil. It is called often,
 	// from one goroutine, must not block, and must return the same result for
-	// the same event on every node. Defaults to no filter.
+	// the same event on every node. An event for which it panics is passed to
+	// the sink. Defaults to no filter.
 	Filter func(ev *waybill.Event) bool
 
 	// Concurrency is the maximum number of concurrent calls of the sink.

@@ -432,6 +432,32 @@ func TestDestinationFilters(t *testing.T) {
 	})
 }
 
+// TestFilterThatPanics: an event whose filter panics is passed to the sink, and
+// the relay goes on. The log has one line.
+func TestFilterThatPanics(t *testing.T) {
+	inBubble(t, func(f *fixture) {
+		var log strings.Builder
+		p, other := &place{}, &place{}
+		stop := f.startTo(relay.Config{Logger: slog.New(slog.NewTextHandler(&log, nil))},
+			relay.Destination{Name: "p", Sink: p, Filter: func(ev *waybill.Event) bool {
+				if string(ev.Payload) != "3" {
+					panic("no such tenant")
+				}
+				return false
+			}},
+			relay.Destination{Name: "other", Sink: other})
+		f.write(series("x", 1, 5)...)
+		pass(time.Second)
+		stop()
+		if got := strings.Join(p.accepted(), " "); got != "1 2 4 5" || len(other.accepted()) != 5 {
+			t.Errorf("received %s and %v", got, other.accepted())
+		}
+		if n := strings.Count(log.String(), "no such tenant"); n < 1 || n > 2 {
+			t.Errorf("%d lines about the panic, want one for each time that it begins:\n%s", n, log.String())
+		}
+	})
+}
+
 // TestDestinationRate: a destination with a rate gets no more than that, and
 // every event in order; the other one does not wait.
 func TestDestinationRate(t *testing.T) {

@@ -8,6 +8,8 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/internal/logkey"
+	"github.com/waybillhq/waybill/internal/outage"
+	"github.com/waybillhq/waybill/internal/panics"
 	"github.com/waybillhq/waybill/relay/internal/ledger"
 	"github.com/waybillhq/waybill/store"
 	"github.com/waybillhq/waybill/store/driver"
@@ -46,6 +48,7 @@ type target struct {
 	rate    *rate
 	breaker breaker
 	calls   chan struct{} // holds one element per running call
+	filter  *outage.Log   // panics of the filter
 }
 
 // targetLane is a lane of this node for one destination.
@@ -97,6 +100,7 @@ func newTarget(e *engine, d Destination, index int) *target {
 		Destination: d, e: e, bit: 1 << index, retry: d.backoff(), lanes: make(map[int]*targetLane), known: make(map[waybill.ID]struct{}),
 		rate: newRate(d.Rate), calls: make(chan struct{}, d.Concurrency), breaker: breaker{limit: d.PauseAfter},
 	}
+	t.filter = outage.New(e.log, "the filter of a destination", logkey.Destination, d.Name)
 	cfg := d.ledgerConfig(e.cfg)
 	cfg.MayTake = t.mayTake
 	t.queue = newQueue(e, nil, d.Sink, d.Concurrency, cfg)
@@ -106,6 +110,17 @@ func newTarget(e *engine, d Destination, index int) *target {
 
 // isPaused reports whether the destination is paused.
 func (t *target) isPaused() bool { return !t.pausedAt.IsZero() }
+
+// takes reports whether the destination receives an event. An event whose
+// filter panics is passed to the sink.
+func (t *target) takes(ev *waybill.Event) (ok bool) {
+	if t.Filter == nil {
+		return t.Destination.takes(ev)
+	}
+	err := panics.Call(func() error { ok = t.Destination.takes(ev); return nil })
+	t.filter.Note(context.Background(), "filter", err)
+	return ok || err != nil
+}
 
 // enter waits until the destination may be called once more. It reports false
 // if ctx ends before that.

@@ -1,9 +1,11 @@
 package relay
 
 import (
+	"errors"
 	"testing"
 	"time"
 
+	"github.com/waybillhq/waybill/store"
 	"github.com/waybillhq/waybill/store/driver"
 )
 
@@ -67,3 +69,51 @@ func TestCopies(t *testing.T) {
 		t.Errorf("the first of none is %d", got)
 	}
 }
+
+// TestCopiesForgetWhatIsCopied: while a destination is paused, nothing asks for
+// the first pending copy, and the copies that were made use no memory.
+func TestCopiesForgetWhatIsCopied(t *testing.T) {
+	var c copies
+	for seq := int64(1); seq <= 1000; seq++ {
+		c.add(seq)
+		if seq > 10 {
+			c.remove(seq - 10)
+		}
+	}
+	if len(c.order) != 10 || len(c.pending) != 10 {
+		t.Errorf("%d and %d seqs are remembered, want 10", len(c.order), len(c.pending))
+	}
+}
+
+// TestACheckBeforeAPause: a check that began before this node paused a
+// destination does not resume it.
+func TestACheckBeforeAPause(t *testing.T) {
+	cfg, err := Config{}.complete()
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := Destination{Name: "d", Sink: answers{nil}}.complete(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := time.Now()
+	e := newEngineTo(database{Relay: &hubOnly{}, backlogs: noBacklogs{}}, []Destination{d}, cfg)
+	tg := e.targets[0]
+	registry := []store.Destination{{Number: 1, Name: "d"}}
+	e.register(registry, now)
+	e.pauseTarget(tg, errors.New("no"), now)
+	e.register(registry, now)
+	if !tg.isPaused() {
+		t.Error("the destination is resumed before its pause is in the tables")
+	}
+	e.check.pauses = nil // it is in the tables, and an operator has resumed the destination
+	e.register(registry, now)
+	if tg.isPaused() {
+		t.Error("the destination is paused after an operator resumed it")
+	}
+}
+
+// noBacklogs are backlogs that nothing reads.
+type noBacklogs struct{ driver.Backlogs }
+
+func (noBacklogs) Backlog(int) driver.Backlog { return nil }
