@@ -1,6 +1,7 @@
 package drivertest
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"time"
@@ -36,7 +37,9 @@ func dueInOrder[T any](ctx context.Context, t tb, b *env[T]) {
 		retry = append(retry, r)
 	}
 	leases := b.own(ctx, t)
+	began := b.due(ctx, t).Now
 	b.settle(ctx, t, driver.Settlement{Leases: leases, Retry: retry})
+	ended := b.due(ctx, t).Now
 	b.wantReady(ctx, t)
 	mine := func(rows []row) []waybill.ID {
 		return rowIDs(slices.DeleteFunc(rows, func(r row) bool { return !slices.Contains(idsOf(evs), r.ID) }))
@@ -52,9 +55,19 @@ func dueInOrder[T any](ctx context.Context, t tb, b *env[T]) {
 		if row.ID == never.ID {
 			t.Errorf("Due returned an event that was deferred for a long time")
 		}
+		if i := slices.Index(idsOf(evs), row.ID); i >= 0 {
+			lo, hi := began.Add(retry[i].Delay-time.Microsecond), ended.Add(retry[i].Delay+time.Microsecond)
+			if row.DueAt.Before(lo) || row.DueAt.After(hi) {
+				t.Errorf("event %d is due at %v, want %v to %v", i, row.DueAt, lo, hi)
+			}
+		}
 	}
-	want := idsOf(evs)
-	slices.Reverse(want)
+	// A busy server may take longer from one row of the settlement to the next
+	// than their delays differ.
+	ordered := slices.SortedFunc(slices.Values(page.Rows), func(x, y row) int {
+		return cmp.Or(x.DueAt.Compare(y.DueAt), cmp.Compare(x.Seq, y.Seq))
+	})
+	want := mine(ordered)
 	if got := mine(page.Rows); !slices.Equal(got, want) {
 		t.Errorf("Due returned %v, want the longest due first: %v", got, want)
 	}

@@ -391,11 +391,16 @@ func TestKilledAtAnyTime(t *testing.T) {
 			<-time.After(rand.N(30 * time.Millisecond))
 			p.Kill()
 		}
-		// The server may still be executing the last process's statements.
-		for deadline := time.Now().Add(20 * time.Second); b.rows("") != b.events("") && time.Now().Before(deadline); {
+		// The server may still be executing the last process's statements: a
+		// transaction may commit between two of these reads.
+		var bought map[string]int64
+		for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); {
+			events := b.events("")
+			if bought = b.bought(); int64(len(bought)) == events && b.events("") == events {
+				break
+			}
 			<-time.After(5 * time.Millisecond)
 		}
-		bought := b.bought()
 		for _, key := range slices.Sorted(maps.Keys(bought)) {
 			rec, there, err := b.keys.Find(b.Context(), "", "BUY", key)
 			if err != nil || !there || rec.State != store.KeySucceeded || bought[key] != 1 {
