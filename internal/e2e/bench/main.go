@@ -8,6 +8,7 @@
 //	go run ./internal/e2e/bench idle      the cost of an idle relay
 //	go run ./internal/e2e/bench takeover  the time until a relay is at full speed after kill -9
 //	go run ./internal/e2e/bench conditions  the cost of old snapshots and blocked aggregates
+//	go run ./internal/e2e/bench destinations  the cost of destinations, and of one that is down for the others
 //	go run ./internal/e2e/bench apart     the latency while the relay is another process
 //	go run ./internal/e2e/bench brokers   the publish rate of a relay for each broker, beside its client library by hand
 //	go run ./internal/e2e/bench idempotency  the cost of a key for its request
@@ -75,6 +76,8 @@ var commands = []command{
 	{"conditions", `the cost of a relay, and its latency, under conditions that last: an old snapshot, blocked aggregates (PostgreSQL)`, prepareConditions},
 	{"apart", `the time from commit to handler while the relay is another process, at fixed rates: PostgreSQL beside other libraries,
           MariaDB, MySQL, SQLite`, prepareApart},
+	{"destinations", `a relay with one sink and with 1 to 4 destinations, and with one that is unavailable, hangs or refuses every event: the rate
+          of the others, and their latency (PostgreSQL)`, prepareDestinations},
 	{"relay", `a relay in a process of its own, over tables that exist; other commands start it`, prepareRelay},
 	{"brokers", `the publish rate of a relay for each broker, every event confirmed, beside the client library publishing the same messages
           by hand; with the outbox in memory and in PostgreSQL`, prepareBrokers},
