@@ -219,8 +219,8 @@ func (s stamping) Deliver(_ context.Context, batch []waybill.Delivery) []error {
 	return make([]error, len(batch))
 }
 
-// latency measures the time from the commit to the first destination, at a fixed
-// rate. The relay runs in this process.
+// latency measures the time from the commit to the first destination, at a
+// fixed rate. The relay runs in this process.
 func (p *destinationsPlan) latency(ctx context.Context, s *pgServer, out, progress io.Writer) error {
 	all := slices.DeleteFunc(settings(), func(c setting) bool { return c.healthy > 2 })
 	p50s, p99s := make([][]float64, len(all)), make([][]float64, len(all))

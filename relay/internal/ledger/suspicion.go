@@ -98,10 +98,10 @@ const minWary = 10_000
 // than that may be passed over, and any of them may have been among its events.
 func (s *suspicion) maxWary() int { return max(minWary, 4*s.window) }
 
-// maxWaryBehind is the part of the limit that rows behind other rows may use:
-// half of it ready rows, and as many deferred rows as the crashed owner can have
-// had in flight, a quarter, beyond those. Many ready rows behind held
-// aggregates must not clear the deferred ones.
+// maxWaryBehind is the part of the limit that rows behind other rows may use.
+// Ready rows may use half of it. Deferred rows may use a quarter more, which is
+// as many as the crashed owner can have had in flight: many ready rows behind
+// held aggregates must not clear them.
 func (s *suspicion) maxWaryBehind(late bool) int {
 	if late {
 		return s.maxWary() / 4 * 3
