@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/waybillhq/waybill/internal/requestkey"
 	"github.com/waybillhq/waybill/observe"
 	"github.com/waybillhq/waybill/store"
 	"github.com/waybillhq/waybill/store/driver"
@@ -89,6 +90,43 @@ func (k *Keys) Find(ctx context.Context, id store.KeyID) (store.KeyRecord, error
 		return store.KeyRecord{}, ErrNoKey
 	}
 	return rec, nil
+}
+
+// KeyQuery is what a caller says about a request.
+type KeyQuery struct {
+	// Tenant and Principal are those of the request; see httpkey.Scope.
+	Tenant, Principal string
+	// Operation is the pattern of the route, such as "POST /orders", the full
+	// name of the gRPC method, or the operation of a [store.KeyID]. It may be
+	// empty if the service has strict routes.
+	Operation string
+	// Key is the idempotency key that the client sent.
+	Key string
+}
+
+// Search returns the records of a request. The table does not contain the keys
+// of clients over HTTP and gRPC, but hashes of scope, operation and key: Search
+// computes them. If there is no record, Search returns [ErrNoKey].
+func (k *Keys) Search(ctx context.Context, q KeyQuery) ([]store.KeyRecord, error) {
+	operation := requestkey.Operation(q.Operation)
+	var out []store.KeyRecord
+	for _, id := range []store.KeyID{
+		{Tenant: q.Tenant, Operation: operation, Key: requestkey.Key(q.Tenant, q.Principal, operation, q.Key)},
+		{Tenant: q.Tenant, Operation: requestkey.AnyRoute, Key: requestkey.Key(q.Tenant, q.Principal, requestkey.AnyRoute, q.Key)},
+		{Tenant: q.Tenant, Operation: operation, Key: q.Key}, // of a call of package idempotency
+	} {
+		rec, err := k.Find(ctx, id)
+		switch {
+		case err == nil:
+			out = append(out, rec)
+		case !errors.Is(err, ErrNoKey):
+			return nil, err
+		}
+	}
+	if len(out) == 0 {
+		return nil, ErrNoKey
+	}
+	return out, nil
 }
 
 // RunAgain decides that the operation of an uncertain key did not happen: the

@@ -2,12 +2,8 @@ package grpckey
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/binary"
-	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"slices"
 	"strings"
@@ -22,6 +18,7 @@ import (
 
 	"github.com/waybillhq/waybill/idempotency"
 	"github.com/waybillhq/waybill/internal/logkey"
+	"github.com/waybillhq/waybill/internal/requestkey"
 )
 
 const (
@@ -178,7 +175,7 @@ func (i *Interceptor[T]) request(ctx context.Context, key string, req any, metho
 		return idempotency.Request{}, refusal(codes.Internal, "INTERNAL", "the request cannot be compared")
 	}
 	out := idempotency.Request{
-		TenantID: scope.Tenant, Operation: method, Key: recordKey(scope, method, key), Retention: i.cfg.Retention, WaitMax: i.cfg.WaitMax,
+		TenantID: scope.Tenant, Operation: method, Key: requestkey.Key(scope.Tenant, scope.Principal, method, key), Retention: i.cfg.Retention, WaitMax: i.cfg.WaitMax,
 		Hash: idempotency.HashRequest(idempotency.RequestContent{
 			Method: "gRPC", Operation: method, ContentType: string(message.ProtoReflect().Descriptor().FullName()), Body: body,
 		}),
@@ -216,19 +213,6 @@ func keyOf(ctx context.Context, req any) (string, error) {
 		return "", fmt.Errorf("the key has more than %d bytes", maxKey)
 	}
 	return key, nil
-}
-
-// recordKey returns the stored key. Each part has its length in front, so no
-// client can construct the key of another.
-func recordKey(s Scope, method, key string) string {
-	h := sha256.New()
-	for _, part := range []string{s.Tenant, s.Principal, method, key} {
-		var n [8]byte
-		binary.BigEndian.PutUint64(n[:], uint64(len(part)))
-		_, _ = h.Write(n[:]) // a hash never fails
-		_, _ = io.WriteString(h, part)
-	}
-	return hex.EncodeToString(h.Sum(nil))
 }
 
 // serve runs the handler, or returns the stored answer.

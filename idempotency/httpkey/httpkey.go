@@ -12,6 +12,7 @@ import (
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/idempotency"
 	"github.com/waybillhq/waybill/internal/logkey"
+	"github.com/waybillhq/waybill/internal/requestkey"
 )
 
 // Middleware makes handlers run once per key. It may be used for any number of
@@ -112,7 +113,7 @@ func (m *Middleware[T]) WrapTx(fn func(w http.ResponseWriter, r *http.Request, t
 			return
 		case pass:
 			c.req = idempotency.Request{
-				Operation: storable(c.operation), Key: waybill.NewID().String(), Hash: idempotency.HashRequest(c.content("")), Retention: time.Minute,
+				Operation: requestkey.Operation(c.operation), Key: waybill.NewID().String(), Hash: idempotency.HashRequest(c.content("")), Retention: time.Minute,
 			}
 		}
 		m.serveTx(w, c, fn)
@@ -162,12 +163,12 @@ func (m *Middleware[T]) prepare(r *http.Request) (c *call, pass bool, refusal *p
 	if pass {
 		return c, true, nil
 	}
-	operation := storable(c.operation)
+	operation := requestkey.Operation(c.operation)
 	if m.cfg.StrictRoutes {
-		operation = anyOperation
+		operation = requestkey.AnyRoute
 	}
 	c.req = idempotency.Request{
-		TenantID: scope.Tenant, Operation: operation, Key: recordKey(scope, operation, key), Hash: idempotency.HashRequest(c.content(digest)),
+		TenantID: scope.Tenant, Operation: operation, Key: requestkey.Key(scope.Tenant, scope.Principal, operation, key), Hash: idempotency.HashRequest(c.content(digest)),
 		Retention: m.cfg.Retention, WaitMax: m.cfg.WaitMax,
 	}
 	if err := c.req.Validate(); err != nil {

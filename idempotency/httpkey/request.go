@@ -3,14 +3,10 @@ package httpkey
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
-	"encoding/binary"
-	"encoding/hex"
 	"errors"
 	"io"
 	"net/http"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/waybillhq/waybill/idempotency"
 )
@@ -36,35 +32,6 @@ func operationOf(r *http.Request) string {
 		return r.Pattern
 	}
 	return r.Method + " " + r.URL.Path
-}
-
-// anyOperation is the stored operation with strict routes.
-const anyOperation = "any route"
-
-// maxOperation is the maximum length of a stored operation, in bytes.
-const maxOperation = 128
-
-// storable returns an operation that fits into its column, or its hash.
-func storable(operation string) string {
-	if 0 < len(operation) && len(operation) <= maxOperation && utf8.ValidString(operation) && !strings.ContainsRune(operation, 0) {
-		return operation
-	}
-	sum := sha256.Sum256([]byte(operation))
-	return "sha256:" + hex.EncodeToString(sum[:])
-}
-
-// recordKey returns the stored key. Each part has its length in front, so no
-// client can construct the key of another. The database does not contain the
-// client's key.
-func recordKey(s Scope, operation, key string) string {
-	h := sha256.New()
-	for _, part := range []string{s.Tenant, s.Principal, operation, key} {
-		var n [8]byte
-		binary.BigEndian.PutUint64(n[:], uint64(len(part)))
-		_, _ = h.Write(n[:]) // a hash never fails
-		_, _ = io.WriteString(h, part)
-	}
-	return hex.EncodeToString(h.Sum(nil))
 }
 
 // call is one request with a key.

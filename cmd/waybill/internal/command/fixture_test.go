@@ -16,6 +16,7 @@ import (
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/cmd/waybill/internal/connect"
 	"github.com/waybillhq/waybill/cmd/waybill/internal/settings"
+	"github.com/waybillhq/waybill/internal/requestkey"
 	"github.com/waybillhq/waybill/internal/testserver"
 	"github.com/waybillhq/waybill/relay"
 	"github.com/waybillhq/waybill/store"
@@ -288,6 +289,8 @@ func (s *script) keys(ctx context.Context, st *connect.Store) {
 		{"k-done", driver.KeyEnd{State: store.KeySucceeded, Answer: driver.KeyAnswer{Ref: "ord_1", Result: []byte(`{}`), ContentType: "application/json", Retention: time.Hour}}},
 		{"k-unsure", driver.KeyEnd{State: store.KeyUncertain, Error: "no answer from the bank"}},
 		{"k-unsure2", driver.KeyEnd{State: store.KeyUncertain, Error: "no answer from the bank"}},
+		// Ann's key k-1, sent over HTTP.
+		{requestkey.Key("acme", "ann", "POST /orders", "k-1"), driver.KeyEnd{State: store.KeyUncertain, Error: "no answer from the bank"}},
 	} {
 		id := store.KeyID{Tenant: "acme", Operation: "POST /orders", Key: k.key}
 		claim := driver.KeyClaim{KeyID: id, Hash: "v1:" + strings.Repeat("a", 64), Owner: waybill.NewID(), Lease: time.Minute}

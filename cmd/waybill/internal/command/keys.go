@@ -20,7 +20,7 @@ import (
 )
 
 func (a *app) keys() *cobra.Command {
-	return parent("keys", "List idempotency keys, and resolve uncertain ones", a.keysList(), a.keysShow(), a.keysResolve())
+	return parent("keys", "List and find idempotency keys, and resolve uncertain ones", a.keysList(), a.keysShow(), a.keysFind(), a.keysResolve())
 }
 
 var keyStates = []store.KeyState{store.KeyProcessing, store.KeySucceeded, store.KeyFailed, store.KeyUncertain}
@@ -92,9 +92,15 @@ func (a *app) printKeys(page admin.KeyPage) error {
 		fmt.Fprintln(a.Err, "no keys")
 		return nil
 	}
-	t := newTable("TENANT", "OPERATION", "KEY", "STATE", "TRIES", "CREATED", "EXPIRES", "ERROR")
+	// The key of a request over HTTP has 64 characters: it goes last, where it
+	// wraps.
+	t := newTable("TENANT", "OPERATION", "STATE", "TRIES", "CREATED", "EXPIRES", "KEY, ERROR")
 	for _, k := range shown {
-		t.row(or(k.TenantID), k.Operation, k.Key, k.State, k.Attempts, at(k.CreatedAt), at(k.ExpiresAt), or(cut(k.LastError, errorWidth)))
+		text := k.Key
+		if k.LastError != "" {
+			text += " (" + cut(k.LastError, errorWidth) + ")"
+		}
+		t.row(or(k.TenantID), k.Operation, k.State, k.Attempts, at(k.CreatedAt), at(k.ExpiresAt), text)
 	}
 	return t.writeTo(a.Out)
 }
@@ -124,6 +130,35 @@ func (a *app) keysShow() *cobra.Command {
 		},
 	}
 	keyFlags(cmd, &id)
+	return cmd
+}
+
+func (a *app) keysFind() *cobra.Command {
+	var q admin.KeyQuery
+	cmd := &cobra.Command{
+		Use: "find KEY", Short: "Find the record of a request by the key that its client sent", Args: needs(1, 1, "a key"),
+		Long: "Find the record of a request by the key that its client sent, over HTTP or gRPC, or in a call of package idempotency. The tables\n" +
+			"do not contain the keys of HTTP and gRPC clients: the record is found by a hash of tenant, principal, operation and key, and all\n" +
+			"of them are needed. Quotes around the value of the header Idempotency-Key are not part of the key.",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			q.Key = args[0]
+			return a.withStore(cmd, func(ctx context.Context, d *session) error {
+				found, err := d.keys.Search(ctx, q)
+				if errors.Is(err, admin.ErrNoKey) {
+					const advice = "check --operation, --tenant and --principal, which are part of the hash; an expired key does not exist any more"
+					return &coded{&hint.Error{Err: err, Hint: advice}, NotFound}
+				}
+				if err != nil {
+					return d.store.Clean(err)
+				}
+				return a.printKeys(admin.KeyPage{Records: found})
+			})
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&q.Operation, "operation", "", "Route of the request, such as 'POST /orders', or full name of the gRPC method")
+	flags.StringVar(&q.Tenant, "tenant", "", "Tenant of the request")
+	flags.StringVar(&q.Principal, "principal", "", "Principal of the request: the user or client in the Scope of the service")
 	return cmd
 }
 
