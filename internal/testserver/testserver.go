@@ -146,15 +146,16 @@ func Pulsar(tb testing.TB) string {
 	return Address(tb, PulsarName)
 }
 
-// Shell returns the path of a server's command line client: "psql", "mariadb",
-// "mysql", "sqlite3", "redis-cli", "kcat" or "pulsar-client"; also of
-// "pgbouncer", which is a server. Without it the test is skipped, or fails if
-// EnvRequire requires the server that the client belongs to.
+// Shell returns the path of a server's command line client: "psql", "pg_dump",
+// "mariadb", "mariadb-dump", "mysql", "sqlite3", "redis-cli", "kcat" or
+// "pulsar-client"; also of "pgbouncer", which is a server. Without it the test
+// is skipped, or fails if EnvRequire requires the server that the client
+// belongs to.
 func Shell(tb testing.TB, name string) string {
 	tb.Helper()
 	client, ok := clients[name]
 	if !ok {
-		tb.Fatalf("testserver.Shell(%q): know only psql, pgbouncer, mariadb, mysql, sqlite3, redis-cli, kcat and pulsar-client", name)
+		tb.Fatalf("testserver.Shell(%q): know only psql, pg_dump, pgbouncer, mariadb, mariadb-dump, mysql, sqlite3, redis-cli, kcat and pulsar-client", name)
 	}
 	if client.env != "" {
 		return address(tb, client.server, client.env, "/path/to/"+name)
@@ -173,10 +174,12 @@ func Shell(tb testing.TB, name string) string {
 // clients are the command line clients: the server that each belongs to, and
 // the package that contains it or the variable that names it.
 var clients = map[string]struct{ server, install, env string }{
-	"psql":      {server: PostgresName, install: "postgresql-client"},
-	"pgbouncer": {server: PostgresName, install: "pgbouncer"},
-	"mariadb":   {server: MariaDBName, install: "mariadb-client"},
-	"mysql":     {server: MySQLName, env: EnvMySQLClient},
+	"psql":         {server: PostgresName, install: "postgresql-client"},
+	"pg_dump":      {server: PostgresName, install: "postgresql-client"},
+	"pgbouncer":    {server: PostgresName, install: "pgbouncer"},
+	"mariadb":      {server: MariaDBName, install: "mariadb-client"},
+	"mariadb-dump": {server: MariaDBName, install: "mariadb-client"},
+	"mysql":        {server: MySQLName, env: EnvMySQLClient},
 	// belongs to no server, so any requirement includes it
 	"sqlite3":       {server: anyServer, install: "sqlite3"},
 	"redis-cli":     {server: RedisName, install: "redis-tools"},
