@@ -45,7 +45,7 @@ func NewDestinations[T any](db driver.Store[T], cfg Config) (*Destinations, erro
 var ErrInvalid = errors.New("admin: invalid argument")
 
 // UnknownDestinationError is the error of a call with the name of a destination
-// that is not registered. It wraps [store.ErrNoDestination].
+// that is not registered. It wraps [driver.ErrNoDestination].
 type UnknownDestinationError struct {
 	Name string
 	// Known are the names of the registered destinations.
@@ -60,8 +60,8 @@ func (e *UnknownDestinationError) Error() string {
 	return fmt.Sprintf("admin: unknown destination %q: the outbox has %s", e.Name, strings.Join(e.Known, ", "))
 }
 
-// Unwrap returns [store.ErrNoDestination].
-func (e *UnknownDestinationError) Unwrap() error { return store.ErrNoDestination }
+// Unwrap returns [driver.ErrNoDestination].
+func (e *UnknownDestinationError) Unwrap() error { return driver.ErrNoDestination }
 
 // Destination is a destination and the counts of its backlog.
 type Destination struct {
@@ -205,7 +205,7 @@ func unknown(name string, all []store.Destination) error {
 
 // failed returns the error of a change to a destination.
 func (s *Destinations) failed(ctx context.Context, what, name string, err error) error {
-	if !errors.Is(err, store.ErrNoDestination) {
+	if !errors.Is(err, driver.ErrNoDestination) {
 		return fmt.Errorf("admin: %s destination %q: %w", what, name, err)
 	}
 	all, failed := s.registered(ctx)

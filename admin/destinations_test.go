@@ -314,7 +314,7 @@ func TestUnknownDestinations(t *testing.T) {
 		} {
 			err := call()
 			var unknown *admin.UnknownDestinationError
-			if !errors.Is(err, store.ErrNoDestination) || !errors.As(err, &unknown) || !slices.Equal(unknown.Known, known) || err.Error() != want {
+			if !errors.Is(err, driver.ErrNoDestination) || !errors.As(err, &unknown) || !slices.Equal(unknown.Known, known) || err.Error() != want {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
@@ -359,7 +359,7 @@ func TestInvalidArgumentsOfDestinations(t *testing.T) {
 	}
 	for i := range driver.MaxDestinations {
 		_, _, err := g.ops.Add(ctx, fmt.Sprint("d", i))
-		if full := i == driver.MaxDestinations-1; errors.Is(err, store.ErrTooManyDestinations) != full {
+		if full := i == driver.MaxDestinations-1; errors.Is(err, driver.ErrTooManyDestinations) != full {
 			t.Errorf("destination %d: %v", i+2, err)
 		}
 	}

@@ -13,7 +13,6 @@ import (
 	"github.com/waybillhq/waybill/internal/txrun"
 	"github.com/waybillhq/waybill/observe"
 	"github.com/waybillhq/waybill/outbox"
-	"github.com/waybillhq/waybill/store"
 	"github.com/waybillhq/waybill/store/driver"
 )
 
@@ -141,8 +140,4 @@ func (r *Report) note(text string) {
 	if len(r.Notes) < maxNotes {
 		r.Notes = append(r.Notes, text)
 	}
-}
-
-func (r *Report) counts() store.JobCounts {
-	return store.JobCounts{Found: r.Found, Sent: r.Sent, Skipped: r.Skipped, Failed: r.Failed}
 }

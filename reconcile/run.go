@@ -205,7 +205,7 @@ func (r *Reconciler[T]) hold(ctx context.Context, a driver.JobAttempt, since tim
 
 // end releases the job and reports the run.
 func (r *Reconciler[T]) end(ctx context.Context, j *Job, a driver.JobAttempt, began time.Time, rep *Report, err error) {
-	end := driver.JobEnd{JobCounts: rep.counts(), Next: j.next(began)}
+	end := driver.JobEnd{Found: rep.Found, Sent: rep.Sent, Skipped: rep.Skipped, Failed: rep.Failed, Next: j.next(began)}
 	if err != nil {
 		end.Error = err.Error()
 	}

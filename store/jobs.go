@@ -6,9 +6,6 @@ import (
 	"github.com/waybillhq/waybill"
 )
 
-// JobCounts are the counts of a run.
-type JobCounts struct{ Found, Sent, Skipped, Failed int }
-
 // JobRecord is the record of a job. Times that do not apply are zero.
 type JobRecord struct {
 	Name  string
@@ -19,9 +16,10 @@ type JobRecord struct {
 	// StartedAt is the start of the last run, EndedAt the end of the last
 	// completed run, and Next the time of the next run.
 	StartedAt, EndedAt, Next time.Time
-	// JobCounts and LastError are those of the last completed run.
-	JobCounts
-	LastError string
+	// Found, Sent, Skipped, Failed and LastError are those of the last completed
+	// run.
+	Found, Sent, Skipped, Failed int
+	LastError                    string
 	// Now is the database's time of this result.
 	Now time.Time
 }

@@ -11,12 +11,6 @@ import (
 // uses.
 var ErrRelayLive = errors.New("store: a relay is running on this outbox")
 
-// ErrNoDestination means that no destination is registered under the name.
-var ErrNoDestination = errors.New("store: unknown destination")
-
-// ErrTooManyDestinations means that no number is left for another destination.
-var ErrTooManyDestinations = errors.New("store: too many destinations")
-
 // Stats are the counts of an outbox at one moment.
 type Stats struct {
 	// Now is the database's clock.

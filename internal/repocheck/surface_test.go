@@ -18,7 +18,7 @@ import (
 // The limits keep the API that users see small: what only authors of stores and
 // brokers need belongs to the packages driver.
 const (
-	maxStoreNames   = 43 // exported names of package store, constants included
+	maxStoreNames   = 40 // exported names of package store, constants included
 	maxStoreMethods = 10 // methods of a Store
 )
 

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // The limits of package driver.
@@ -38,7 +39,7 @@ func NewDestinations(registered []store.Destination, names []string) ([]store.De
 			next++
 		}
 		if next > maxDestinations {
-			return nil, fmt.Errorf("destination %q: %w: an outbox has at most %d", name, store.ErrTooManyDestinations, maxDestinations)
+			return nil, fmt.Errorf("destination %q: %w: an outbox has at most %d", name, driver.ErrTooManyDestinations, maxDestinations)
 		}
 		numbers[next], known[name] = true, true
 		added = append(added, store.Destination{Number: next, Name: name})

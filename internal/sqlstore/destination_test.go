@@ -44,7 +44,7 @@ func TestNewDestinations(t *testing.T) {
 	if err != nil || len(all) != driver.MaxDestinations || all[len(all)-1].Number != driver.MaxDestinations {
 		t.Errorf("%+v, %v", all, err)
 	}
-	if got, err := sqlstore.NewDestinations(registered, names); !errors.Is(err, store.ErrTooManyDestinations) || got != nil {
+	if got, err := sqlstore.NewDestinations(registered, names); !errors.Is(err, driver.ErrTooManyDestinations) || got != nil {
 		t.Errorf("two too many: %+v, %v", got, err)
 	}
 }

@@ -2,6 +2,7 @@ package driver
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/waybillhq/waybill"
@@ -16,6 +17,14 @@ const (
 	MaxDestinationName = 64
 )
 
+var (
+	// ErrNoDestination means that no destination is registered under the name.
+	ErrNoDestination = errors.New("driver: unknown destination")
+	// ErrTooManyDestinations means that no number is left for another
+	// destination.
+	ErrTooManyDestinations = errors.New("driver: too many destinations")
+)
+
 // Backlogs is the part of a store that a relay with several destinations needs.
 // An event stays in the outbox until it was passed to each of its destinations.
 // The settlement that takes it out of the outbox copies it to the backlog of
@@ -28,25 +37,25 @@ type Backlogs interface {
 	// AddDestinations registers the destinations that are not registered yet,
 	// with the lowest free numbers, and returns all registered destinations in
 	// the order of their numbers. It is safe to call concurrently. It returns
-	// [store.ErrTooManyDestinations] and registers none if there is no number
+	// [ErrTooManyDestinations] and registers none if there is no number
 	// left for one of them.
 	AddDestinations(ctx context.Context, names ...string) ([]store.Destination, error)
 	// PauseDestination pauses a destination, for a reason of at most 4000
 	// bytes. It reports false if the destination is paused already, and returns
-	// [store.ErrNoDestination] if it is not registered. PauseDestination and
+	// [ErrNoDestination] if it is not registered. PauseDestination and
 	// ResumeDestination commit synchronously.
 	PauseDestination(ctx context.Context, name, reason string) (bool, error)
 	// ResumeDestination ends the pause of a destination. It reports false if
-	// the destination is not paused, and returns [store.ErrNoDestination] if it
+	// the destination is not paused, and returns [ErrNoDestination] if it
 	// is not registered.
 	ResumeDestination(ctx context.Context, name string) (bool, error)
 	// ProbeDestination asks the running relays to try an unavailable
 	// destination now: it sets ProbeAt of the destination to the database's
-	// time. It returns [store.ErrNoDestination] if the destination is not
+	// time. It returns [ErrNoDestination] if the destination is not
 	// registered.
 	ProbeDestination(ctx context.Context, name string) error
 	// RemoveDestination deletes a destination and all rows of its backlog, and
-	// returns the number of these rows. It returns [store.ErrNoDestination] if
+	// returns the number of these rows. It returns [ErrNoDestination] if
 	// the destination is not registered. While a relay is live it returns
 	// [store.ErrRelayLive] and changes nothing. The deletion is one
 	// transaction.

@@ -59,7 +59,8 @@ type JobClaimer interface {
 
 // JobEnd is the end of a run.
 type JobEnd struct {
-	store.JobCounts
+	// Found, Sent, Skipped and Failed are the counts of the run.
+	Found, Sent, Skipped, Failed int
 	// Next is the time of the next run; zero if unknown.
 	Next time.Time
 	// Error is the error that ended the run early, truncated to 4000 bytes by

@@ -88,7 +88,7 @@ func registersAll[T any](ctx context.Context, t tb, b *env[T]) {
 	b.register(ctx, t, names[:len(names)-1]...)
 	refused := func(what string, names ...string) {
 		t.Helper()
-		if _, err := b.DB.Backlogs.AddDestinations(ctx, names...); !errors.Is(err, store.ErrTooManyDestinations) {
+		if _, err := b.DB.Backlogs.AddDestinations(ctx, names...); !errors.Is(err, driver.ErrTooManyDestinations) {
 			t.Errorf("%s: AddDestinations returned %v, want ErrTooManyDestinations", what, err)
 		}
 	}
@@ -164,7 +164,7 @@ func destinationNames[T any](ctx context.Context, t tb, b *env[T]) {
 	b.register(ctx, t, names...)
 	b.wantRegistered(ctx, t, "registered twice", want)
 	for _, name := range []string{"", strings.Repeat("x", driver.MaxDestinationName+1), strings.Repeat("é", driver.MaxDestinationName/2) + "x"} {
-		if _, err := b.DB.Backlogs.AddDestinations(ctx, "valid", name); err == nil || errors.Is(err, store.ErrTooManyDestinations) {
+		if _, err := b.DB.Backlogs.AddDestinations(ctx, "valid", name); err == nil || errors.Is(err, driver.ErrTooManyDestinations) {
 			t.Errorf("a name of %d bytes: AddDestinations returned %v", len(name), err)
 		}
 	}
@@ -234,7 +234,7 @@ func pauses[T any](ctx context.Context, t tb, b *env[T]) {
 	turn("pausing after a pause", "b", pause("again"), true)
 	for what, do := range map[string]switcher{"PauseDestination": pause("why"), "ResumeDestination": b.DB.Backlogs.ResumeDestination} {
 		for _, name := range []string{"unknown", "", "B", "b "} {
-			if changed, err := do(ctx, name); !errors.Is(err, store.ErrNoDestination) || changed {
+			if changed, err := do(ctx, name); !errors.Is(err, driver.ErrNoDestination) || changed {
 				t.Errorf("%s of %q: %v, %v, want ErrNoDestination", what, name, changed, err)
 			}
 		}
@@ -275,7 +275,7 @@ func probes[T any](ctx context.Context, t tb, b *env[T]) {
 		t.Errorf("ResumeDestination: %v, %v", ok, err)
 	}
 	for _, name := range []string{"unknown", "", "B", "b "} {
-		if err := b.DB.Backlogs.ProbeDestination(ctx, name); !errors.Is(err, store.ErrNoDestination) {
+		if err := b.DB.Backlogs.ProbeDestination(ctx, name); !errors.Is(err, driver.ErrNoDestination) {
 			t.Errorf("ProbeDestination of %q: %v, want ErrNoDestination", name, err)
 		}
 	}
@@ -335,7 +335,7 @@ func removesDestination[T any](ctx context.Context, t tb, b *env[T]) {
 		t.Errorf("PauseDestination: %v, %v", ok, err)
 	}
 	for _, name := range []string{"unknown", "", "B"} {
-		if n, err := b.DB.Backlogs.RemoveDestination(ctx, name); !errors.Is(err, store.ErrNoDestination) || n != 0 {
+		if n, err := b.DB.Backlogs.RemoveDestination(ctx, name); !errors.Is(err, driver.ErrNoDestination) || n != 0 {
 			t.Errorf("RemoveDestination(%q) returned %d, %v, want ErrNoDestination", name, n, err)
 		}
 	}
@@ -344,7 +344,7 @@ func removesDestination[T any](ctx context.Context, t tb, b *env[T]) {
 	b.removeDestination(ctx, t, "b", 7)
 	b.wantRegistered(ctx, t, "removed", map[string]int{"a": 1, "c": 3})
 	b.wantEmpty(ctx, t, "removed", numbers[1])
-	if n, err := b.DB.Backlogs.RemoveDestination(ctx, "b"); !errors.Is(err, store.ErrNoDestination) || n != 0 {
+	if n, err := b.DB.Backlogs.RemoveDestination(ctx, "b"); !errors.Is(err, driver.ErrNoDestination) || n != 0 {
 		t.Errorf("RemoveDestination again returned %d, %v, want ErrNoDestination", n, err)
 	}
 	b.wantThreeStates(ctx, t, "another was removed", numbers[0])

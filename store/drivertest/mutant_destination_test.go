@@ -102,7 +102,7 @@ func registryMutants() []mutant {
 		{"allows fewer destinations", "destinations", destined(func(db complete, w *worseRegistry) {
 			w.addDestinations = func(ctx context.Context, names ...string) ([]store.Destination, error) {
 				if all, err := db.AddDestinations(ctx); err != nil || len(all)+len(names) > 31 {
-					return nil, errors.Join(err, store.ErrTooManyDestinations)
+					return nil, errors.Join(err, driver.ErrTooManyDestinations)
 				}
 				return db.AddDestinations(ctx, names...)
 			}
@@ -177,7 +177,7 @@ func registryMutants() []mutant {
 		{"pauses and resumes what is not registered", "destinations", destined(func(db complete, w *worseRegistry) {
 			w.pauseDestination = func(ctx context.Context, name, reason string) (bool, error) {
 				ok, err := db.PauseDestination(ctx, name, reason)
-				if errors.Is(err, store.ErrNoDestination) {
+				if errors.Is(err, driver.ErrNoDestination) {
 					err = nil
 				}
 				return ok, err

@@ -28,7 +28,7 @@ func (t *tables) destination(number int) *destination {
 func (t *tables) lookup(name string) (*destination, error) {
 	i := slices.IndexFunc(t.destinations[:], func(d *destination) bool { return d != nil && d.Name == name })
 	if i < 0 {
-		return nil, fmt.Errorf("%w: %q", store.ErrNoDestination, name)
+		return nil, fmt.Errorf("%w: %q", driver.ErrNoDestination, name)
 	}
 	return t.destinations[i], nil
 }
@@ -50,7 +50,7 @@ func (t *tables) AddDestinations(_ context.Context, names ...string) ([]store.De
 		free := slices.Index(t.destinations[1:], nil) + 1
 		if free == 0 {
 			t.destinations = before
-			return nil, fmt.Errorf("memstore: destinations: %w: no number is left for %q", store.ErrTooManyDestinations, name)
+			return nil, fmt.Errorf("memstore: destinations: %w: no number is left for %q", driver.ErrTooManyDestinations, name)
 		}
 		t.destinations[free] = &destination{
 			Destination: store.Destination{Number: free, Name: name, CreatedAt: now}, rowSet: newRowSet(len(t.lanes)),

@@ -151,7 +151,7 @@ func (t *tables) EndJob(_ context.Context, a driver.JobAttempt, end driver.JobEn
 	if end.Next.IsZero() {
 		j.Next = time.Time{}
 	}
-	j.JobCounts, j.LastError = end.JobCounts, driver.CutError(end.Error)
+	j.Found, j.Sent, j.Skipped, j.Failed, j.LastError = end.Found, end.Sent, end.Skipped, end.Failed, driver.CutError(end.Error)
 	return true, nil
 }
 

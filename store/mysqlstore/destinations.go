@@ -138,7 +138,7 @@ func (s *backend) turn(ctx context.Context, name, query string, args ...any) (bo
 	return false, s.explain(err)
 }
 
-func noDestination(name string) error { return fmt.Errorf("%w: %q", store.ErrNoDestination, name) }
+func noDestination(name string) error { return fmt.Errorf("%w: %q", driver.ErrNoDestination, name) }
 
 // RemoveDestination implements [driver.Backlogs]. It holds the mutex of
 // heartbeats, so no relay starts before the rows are gone. It also ends the

@@ -411,7 +411,7 @@ func TestRefillNeedsItsDestination(t *testing.T) {
 	db, _ := openStore(t, pool)
 	deliver(t, db)
 	backlog := db.Driver().Backlogs.Backlog(1)
-	if got, err := backlog.Refill(t.Context(), driver.HistoryQuery{}, driver.HistoryCursor{}, 10); !errors.Is(err, store.ErrNoDestination) || got.Copied > 0 {
+	if got, err := backlog.Refill(t.Context(), driver.HistoryQuery{}, driver.HistoryCursor{}, 10); !errors.Is(err, driver.ErrNoDestination) || got.Copied > 0 {
 		t.Errorf("Refill without a destination: %+v, %v", got, err)
 	}
 	register(t, db, "a")

@@ -150,7 +150,7 @@ func (c *core) ResumeDestination(ctx context.Context, name string) (bool, error)
 func (c *core) ProbeDestination(ctx context.Context, name string) error {
 	n, err := c.howMany(ctx, c.sql.probeDestination, name)
 	if err == nil && n == 0 {
-		err = fmt.Errorf("pgstore: %w: %q", store.ErrNoDestination, name)
+		err = fmt.Errorf("pgstore: %w: %q", driver.ErrNoDestination, name)
 	}
 	return err
 }
@@ -164,7 +164,7 @@ func (c *core) switched(ctx context.Context, query string, args ...any) (bool, e
 		return false, c.explain(err)
 	}
 	if !there {
-		return false, fmt.Errorf("pgstore: %w: %q", store.ErrNoDestination, args[0])
+		return false, fmt.Errorf("pgstore: %w: %q", driver.ErrNoDestination, args[0])
 	}
 	return changed, nil
 }
@@ -184,7 +184,7 @@ func (c *core) RemoveDestination(ctx context.Context, name string) (int64, error
 		}
 		switch {
 		case number == 0:
-			return fmt.Errorf("%w: %q", store.ErrNoDestination, name)
+			return fmt.Errorf("%w: %q", driver.ErrNoDestination, name)
 		case live:
 			return fmt.Errorf("remove destination %q: %w", name, store.ErrRelayLive)
 		}

@@ -6,7 +6,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/waybillhq/waybill/store"
 	"github.com/waybillhq/waybill/store/driver"
 )
 
@@ -77,7 +76,7 @@ func (b *backlog) CountHistory(ctx context.Context, q driver.HistoryQuery) (int6
 	return n, b.core.explain(err)
 }
 
-// Refill implements [driver.Backlog]. It returns [store.ErrNoDestination] if
+// Refill implements [driver.Backlog]. It returns [driver.ErrNoDestination] if
 // the destination is not registered.
 func (b *backlog) Refill(ctx context.Context, q driver.HistoryQuery, after driver.HistoryCursor, limit int) (driver.Refilled, error) {
 	c := b.core
@@ -89,7 +88,7 @@ func (b *backlog) Refill(ctx context.Context, q driver.HistoryQuery, after drive
 			return err
 		}
 		if !registered {
-			return fmt.Errorf("refill: destination %d: %w", b.base, store.ErrNoDestination)
+			return fmt.Errorf("refill: destination %d: %w", b.base, driver.ErrNoDestination)
 		}
 		// The snapshot of the next statement is newer than the lock.
 		var discard string

@@ -191,7 +191,7 @@ func TestUnknownNumber(t *testing.T) {
 			t.Errorf("backlog %d has %+v", number, rows)
 		}
 		got, err := backlog.Refill(t.Context(), driver.HistoryQuery{}, driver.HistoryCursor{}, 10)
-		if !errors.Is(err, store.ErrNoDestination) || got.Copied > 0 {
+		if !errors.Is(err, driver.ErrNoDestination) || got.Copied > 0 {
 			t.Errorf("Refill of backlog %d: %+v, %v", number, got, err)
 		}
 	}

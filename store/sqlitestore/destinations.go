@@ -152,7 +152,7 @@ func (s *backend) destinationNumber(ctx context.Context, t txTarget, name string
 	rows, err := t.query(ctx, s.sql.destinationNumber, name)
 	found, err := scanOne(rows, err, &number)
 	if err == nil && !found {
-		err = fmt.Errorf("%w: %q", store.ErrNoDestination, name)
+		err = fmt.Errorf("%w: %q", driver.ErrNoDestination, name)
 	}
 	return number, err
 }

@@ -8,7 +8,6 @@ import (
 	"math"
 	"time"
 
-	"github.com/waybillhq/waybill/store"
 	"github.com/waybillhq/waybill/store/driver"
 )
 
@@ -58,7 +57,7 @@ func (b *backlog) isRegistered(ctx context.Context, t txTarget) error {
 	rows, err := t.query(ctx, b.sql.registered, b.number)
 	_, err = scanOne(rows, err, &registered)
 	if err == nil && !registered {
-		err = fmt.Errorf("%w: number %d", store.ErrNoDestination, b.number)
+		err = fmt.Errorf("%w: number %d", driver.ErrNoDestination, b.number)
 	}
 	return err
 }

@@ -74,7 +74,7 @@ func (a *app) addEmpty(ctx context.Context, d *session, name string) error {
 
 // notAdded returns the error of a command that adds a destination.
 func (d *session) notAdded(err error) error {
-	if errors.Is(err, store.ErrTooManyDestinations) {
+	if errors.Is(err, driver.ErrTooManyDestinations) {
 		return &hint.Error{Err: d.store.Clean(err), Hint: "waybill destinations remove NAME removes one"}
 	}
 	return d.store.Clean(err)

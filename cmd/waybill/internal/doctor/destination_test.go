@@ -18,6 +18,7 @@ import (
 	"github.com/waybillhq/waybill/cmd/waybill/internal/daemon"
 	"github.com/waybillhq/waybill/relay"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // write sets the settings that are only in a file.
@@ -124,7 +125,7 @@ func TestDestinations(t *testing.T) {
 	refusing := relay.SinkFunc(func(context.Context, waybill.Delivery) error { return waybill.Permanent(errors.New("no")) })
 	count := func(name string) admin.Destination {
 		d, err := ops.Find(t.Context(), name)
-		if errors.Is(err, store.ErrNoDestination) {
+		if errors.Is(err, driver.ErrNoDestination) {
 			return admin.Destination{}
 		}
 		w.must(err)
