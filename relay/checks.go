@@ -202,6 +202,7 @@ func (e *engine) pauseTarget(t *target, err error, now time.Time) {
 	e.wantPause(t.Name, reason)
 	if !t.isPaused() {
 		t.pausedAt = now
+		t.gate.pause(true)
 		e.log.Error("destination is paused", slog.String(logkey.Destination, t.Name), slog.String(logkey.Reason, driver.CutError(reason)))
 		t.allBehind("it is paused", now)
 	}

@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -58,6 +59,7 @@ func (e *engine) route(it *ledger.Item, now time.Time) routing {
 			l.divert(it.Row().Seq)
 			r.divert |= t.bit
 		} else {
+			l.calls++
 			r.direct |= t.bit
 		}
 	}
@@ -78,11 +80,12 @@ type answer struct {
 
 // deliverDirect calls the sinks of a job's destinations concurrently, and waits
 // until all have returned. It does not wait for a destination that takes
-// DivertAfter longer than the others.
+// DivertAfter longer than the others. Destinations that are not called wait,
+// too: for the worker, and for copies of the job's events.
 func (e *engine) deliverDirect(j *job) {
 	parts := e.parts(j)
 	answers := make(chan answer, len(parts))
-	if len(parts) == 1 {
+	if len(e.targets) == 1 {
 		j.answers = append(j.answers, parts[0].call(j.ctx))
 		return
 	}
@@ -91,6 +94,9 @@ func (e *engine) deliverDirect(j *job) {
 		go func() { answers <- p.call(ctx) }()
 	}
 	var late <-chan time.Time
+	if len(parts) < len(e.targets) {
+		late = e.patience(parts, nil)
+	}
 	for range parts {
 		select {
 		case a := <-answers:
@@ -185,6 +191,11 @@ func (e *engine) finishDirect(j *job, now time.Time) {
 	}
 	for i, it := range j.items {
 		r := j.routes[i]
+		ended := has[i]
+		if j.lapsed { // nothing was called
+			ended = r.direct
+		}
+		e.callsEnded(&j.batch[i], ended, now)
 		if j.lapsed || canceled[i] {
 			e.undiverted(it, r.divert|diverts[i], now)
 			e.main.ledger.Undelivered(it, now)
@@ -204,10 +215,30 @@ func (e *engine) finishDirect(j *job, now time.Time) {
 // under way.
 func (t *target) lateDelivery(it *ledger.Item, now time.Time) {
 	if l := t.lanes[it.Lane()]; l != nil {
-		l.slow++
 		l.divert(it.Row().Seq)
 	}
 	t.allBehind("it is slow", now)
+}
+
+// callsEnded notes that the direct calls of destinations with an event have
+// ended.
+func (e *engine) callsEnded(d *waybill.Delivery, direct uint32, now time.Time) {
+	for _, t := range e.targets {
+		if direct&t.bit != 0 {
+			t.callEnded(d, now)
+		}
+	}
+}
+
+// callEnded notes that a direct call with an event has ended. The lane may have
+// been lost, and acquired again, since the call began.
+func (t *target) callEnded(d *waybill.Delivery, now time.Time) {
+	l := t.lanes[d.Position.Lane]
+	if l == nil || l.lease.Epoch != d.Position.Epoch {
+		return
+	}
+	l.calls--
+	t.start(l, now)
 }
 
 // evaluate passes on what became of each event of a destination's part: nothing
@@ -233,6 +264,9 @@ func (e *engine) evaluate(j *job, a *answer, note func(at int, d *driver.Diversi
 		switch {
 		case refuses(err) && j.ended:
 			note(at, nil, true)
+		case isNotCalled(err):
+			t.divertLane(it, err.Error(), now)
+			note(at, &driver.Diversion{Destination: t.number, ID: it.Row().ID}, false)
 		case behind:
 			t.divertLane(it, "an earlier event of the aggregate failed", now)
 			note(at, &driver.Diversion{Destination: t.number, ID: it.Row().ID}, false)
@@ -266,10 +300,9 @@ func (t *target) judge(it *ledger.Item, d *waybill.Delivery, err error, took tim
 		out.Delay = delay
 	case waybill.ClassRetry:
 		out.Attempts++
-		out.Delay = delay
 		out.Final = t.MaxAttempts > 0 && out.Attempts >= t.MaxAttempts
-		if delay == 0 && !out.Final {
-			out.Delay = t.retry(out.Attempts)
+		if !out.Final { // a copy that waits would be delivered again when it is due
+			out.Delay = cmp.Or(delay, t.retry(out.Attempts))
 		}
 	case waybill.ClassPermanent:
 		out.Attempts++
@@ -350,12 +383,7 @@ func (e *engine) finishLate(a answer, now time.Time) {
 		if len(a.results) == len(a.batch) {
 			t.endedLate(d, a.results[i], a.took)
 		}
-		l := t.lanes[d.Position.Lane]
-		if l == nil || l.lease.Epoch != d.Position.Epoch {
-			continue
-		}
-		l.slow--
-		t.start(l, now)
+		t.callEnded(d, now)
 	}
 }
 
@@ -370,7 +398,7 @@ func (t *target) endedLate(d *waybill.Delivery, err error, took time.Duration) {
 		}
 		return
 	}
-	if class, _ := waybill.Classify(err); hooks.Failed != nil {
+	if class, _ := waybill.Classify(err); hooks.Failed != nil && !isNotCalled(err) {
 		hooks.Failed(observe.FailedInfo{Delivery: d, Class: class, Err: err, Took: took, Destination: t.Name})
 	}
 }

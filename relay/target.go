@@ -49,6 +49,7 @@ type target struct {
 	breaker breaker
 	calls   chan struct{} // holds one element per running call
 	filter  *outage.Log   // panics of the filter
+	gate    gate
 }
 
 // targetLane is a lane of this node for one destination.
@@ -62,9 +63,10 @@ type targetLane struct {
 	// fresh: the lane was not started since this node acquired it. Its rows may
 	// have been in flight on the last owner.
 	fresh bool
-	// slow is the number of direct calls under way whose events were diverted.
-	// The backlog is not read before they end.
-	slow int
+	// calls is the number of the lane's events with a direct call under way.
+	// The backlog is not read before they have ended: a call may be slow, and
+	// its event is copied meanwhile.
+	calls int
 	// diverting is the number of events that will be copied to the backlog, or
 	// whose copy is not answered yet. copied is when the last one was answered.
 	diverting int
@@ -141,6 +143,7 @@ func (t *target) leave() { <-t.calls }
 func (t *target) acquired(lease driver.Lease, occupied bool, now time.Time) {
 	l := &targetLane{lease: lease, fresh: true, copied: now} // a check that began earlier is of no use
 	t.lanes[lease.Lane] = l
+	t.gate.open(lease)
 	if occupied || t.isPaused() {
 		t.fallBehind(l, "its backlog is not empty", now)
 	}
@@ -149,6 +152,7 @@ func (t *target) acquired(lease driver.Lease, occupied bool, now time.Time) {
 // lost removes a lane that this node does not own any more.
 func (t *target) lost(lane int, now time.Time) {
 	t.queue.ledger.LaneLost(lane, now)
+	t.gate.close(lane)
 	if l := t.lanes[lane]; l != nil {
 		delete(t.lanes, lane)
 		if l.behind {
@@ -160,6 +164,7 @@ func (t *target) lost(lane int, now time.Time) {
 // drain stops taking events of a lane that this node releases.
 func (t *target) drain(lane int, by, now time.Time) {
 	t.queue.ledger.DrainLane(lane, by, now)
+	t.gate.close(lane)
 	if l := t.lanes[lane]; l != nil {
 		l.closing = true
 	}
@@ -178,7 +183,7 @@ func (t *target) isBusy(lane int) (busy, suspects bool) {
 			busy, suspects = in.Busy, in.Suspects
 		}
 	}
-	return busy || l.slow > 0, suspects || l.behind && l.fresh && l.lease.Unclean
+	return busy || l.calls > 0, suspects || l.behind && l.fresh && l.lease.Unclean
 }
 
 // fallBehind makes a lane behind.
@@ -214,7 +219,7 @@ func (t *target) owned() []int {
 // start lets the ledger of the backlog read a lane that is behind, unless a
 // direct call with events of the lane is still under way.
 func (t *target) start(l *targetLane, now time.Time) {
-	if l.started || !l.behind || l.closing || l.slow > 0 || t.isPaused() {
+	if l.started || !l.behind || l.closing || l.calls > 0 || t.isPaused() {
 		return
 	}
 	l.started = true
@@ -237,7 +242,7 @@ func (t *target) caughtUp(l *targetLane, now time.Time) {
 // isDrained reports whether a lane could become direct, as far as this node
 // knows.
 func (t *target) isDrained(number int, l *targetLane) bool {
-	return l.behind && l.diverting == 0 && l.slow == 0 && !t.isPaused() && t.queue.ledger.IsQuiet(number)
+	return l.behind && l.diverting == 0 && l.calls == 0 && !t.isPaused() && t.queue.ledger.IsQuiet(number)
 }
 
 // wantsCheck reports whether a lane might become direct.
@@ -284,11 +289,13 @@ func (t *target) registered(d store.Destination, now time.Time) {
 	switch {
 	case d.IsPaused() && !t.isPaused():
 		t.pausedAt = d.PausedAt
+		t.gate.pause(true)
 		t.e.log.Warn("destination is paused", slog.String(logkey.Destination, t.Name), slog.String(logkey.Reason, d.Reason),
 			slog.String(logkey.Since, d.PausedAt.UTC().Format(time.RFC3339)))
 		t.allBehind("it is paused", now)
 	case !d.IsPaused() && t.isPaused():
 		t.pausedAt = time.Time{}
+		t.gate.pause(false)
 		t.breaker.passed()
 		t.e.log.Info("destination is resumed", slog.String(logkey.Destination, t.Name))
 		t.queue.ledger.ProbeNow(now)

@@ -19,13 +19,13 @@ func TestWhenALaneIsDirectAgain(t *testing.T) {
 		occupied []int
 		direct   bool
 	}{
-		"nothing is pending":       {func(*target, *targetLane) {}, nil, true},
-		"another lane has rows":    {func(*target, *targetLane) {}, []int{4}, true},
-		"the lane has rows":        {func(*target, *targetLane) {}, []int{3}, false},
-		"a copy is pending":        {func(_ *target, l *targetLane) { l.divert(9) }, nil, false},
-		"a slow call is under way": {func(_ *target, l *targetLane) { l.slow++ }, nil, false},
-		"it is paused":             {func(tg *target, _ *targetLane) { tg.pausedAt = now }, nil, false},
-		"the check began earlier":  {func(_ *target, l *targetLane) { l.copied = now }, nil, false},
+		"nothing is pending":      {func(*target, *targetLane) {}, nil, true},
+		"another lane has rows":   {func(*target, *targetLane) {}, []int{4}, true},
+		"the lane has rows":       {func(*target, *targetLane) {}, []int{3}, false},
+		"a copy is pending":       {func(_ *target, l *targetLane) { l.divert(9) }, nil, false},
+		"a call is under way":     {func(_ *target, l *targetLane) { l.calls++ }, nil, false},
+		"it is paused":            {func(tg *target, _ *targetLane) { tg.pausedAt = now }, nil, false},
+		"the check began earlier": {func(_ *target, l *targetLane) { l.copied = now }, nil, false},
 	} {
 		cfg, err := Config{}.complete()
 		if err != nil {

@@ -63,7 +63,7 @@ func (q *queue) deliver(j *job) {
 
 // call calls the sink of a queue with a batch, within the time that a call may
 // take.
-func (q *queue) call(ctx context.Context, batch []waybill.Delivery) (results []error) {
+func (q *queue) call(ctx context.Context, batch []waybill.Delivery) []error {
 	timeout, name := q.e.cfg.DeliverTimeout, ""
 	if q.to != nil {
 		timeout, name = q.to.DeliverTimeout, q.to.Name
@@ -71,7 +71,38 @@ func (q *queue) call(ctx context.Context, batch []waybill.Delivery) (results []e
 			return slices.Repeat([]error{context.Cause(ctx)}, len(batch))
 		}
 		defer q.to.leave()
+		if refused := q.to.gate.refused(batch); refused != nil {
+			return q.callRest(ctx, batch, refused, timeout, name)
+		}
 	}
+	return q.callSink(ctx, batch, timeout, name)
+}
+
+// callRest calls the sink with the events that are not refused.
+func (q *queue) callRest(ctx context.Context, batch []waybill.Delivery, refused []error, timeout time.Duration, name string) []error {
+	var rest []waybill.Delivery
+	for i := range batch {
+		if refused[i] == nil {
+			rest = append(rest, batch[i])
+		}
+	}
+	if len(rest) == 0 {
+		return refused
+	}
+	results := q.callSink(ctx, rest, timeout, name)
+	if len(results) != len(rest) {
+		return nil // as wrong as the number of results is
+	}
+	for i := range refused {
+		if refused[i] == nil {
+			refused[i], results = results[0], results[1:]
+		}
+	}
+	return refused
+}
+
+// callSink calls the sink within a time.
+func (q *queue) callSink(ctx context.Context, batch []waybill.Delivery, timeout time.Duration, name string) (results []error) {
 	if timeout > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, timeout)
@@ -128,7 +159,7 @@ func (q *queue) finishResults(j *job, now time.Time) {
 			err = j.results[i]
 		}
 		behind := q.ordered && failed.note(&it.Row().Event, err)
-		if j.lapsed || behind || refuses(err) && j.ended {
+		if j.lapsed || behind || refuses(err) && j.ended || isNotCalled(err) {
 			q.ledger.Undelivered(it, now)
 			continue
 		}

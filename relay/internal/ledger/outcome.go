@@ -159,6 +159,7 @@ func (s *Settlement) add(o outcome) {
 	case kindDone:
 		s.Done = append(s.Done, r)
 		s.Divert = append(s.Divert, o.it.diverts...)
+		s.Durable = s.Durable || len(o.it.diverts) > 0 // later copies must not outlive it
 	case kindRetry, kindCount:
 		r.Delay, r.Holds, r.Error = o.delay, o.holds, o.text
 		s.Retry = append(s.Retry, r)
