@@ -45,7 +45,7 @@ func (w *world) strike(s *stream, f fault) bool {
 			w.note(nil, f.String(), nil, int64(w.server.offset), 0, "")
 		})
 	case sinkDown:
-		dest := "d" + string(rune('0'+s.n(w.plan.destinations)))
+		dest := w.drawDown(s)
 		d := s.about(lease/10, w.plan.storm/3)
 		w.lock(func(*world) {
 			w.downTill[dest] = time.Now().Add(d)
@@ -53,6 +53,8 @@ func (w *world) strike(s *stream, f fault) bool {
 		})
 	case operatorReplay, operatorDiscard, operatorUnblock:
 		return w.operate(s, f)
+	case destinationPaused, destinationProbed, operatorRefill:
+		return w.operateDestination(s, f)
 	default:
 		return w.strikeProcess(s, f)
 	}
@@ -101,7 +103,9 @@ func (w *world) strikeProcess(s *stream, f fault) bool {
 
 // operate replays, discards or unblocks dead letters.
 func (w *world) operate(s *stream, f fault) bool {
-	dead, err := w.server.base.List(context.Background(), store.Dead, store.Filter{}, 0, 1000)
+	to := w.drawTable(s)
+	table := w.server.table(to)
+	dead, err := table.List(context.Background(), store.Dead, store.Filter{}, 0, 1000)
 	if err != nil || len(dead) == 0 {
 		return false
 	}
@@ -119,14 +123,14 @@ func (w *world) operate(s *stream, f fault) bool {
 				ids = append(ids, r.ID)
 			}
 		}
-		w.replay(ids)
+		w.replay(to, ids)
 	case operatorDiscard:
-		w.discard(ids[:1])
+		w.discard(to, ids[:1])
 	default:
-		free, _ := w.server.base.Unblock(ctx, ids)
+		free, _ := table.Unblock(ctx, ids)
 		w.lock(func(*world) {
 			for _, id := range free {
-				w.note(nil, "unblocked", w.byID[id], 0, 0, "")
+				w.note(nil, "unblocked", w.modelOf(to, id), 0, 0, "")
 			}
 		})
 	}
@@ -135,16 +139,20 @@ func (w *world) operate(s *stream, f fault) bool {
 
 // replay replays dead letters, and returns those whose dedup key belongs to
 // another event by now.
-func (w *world) replay(ids []waybill.ID) (refused []waybill.ID) {
-	done, _ := w.server.base.Replay(context.Background(), ids)
+func (w *world) replay(to int, ids []waybill.ID) (refused []waybill.ID) {
+	defer w.server.exclude()()
+	done, _ := w.server.table(to).Replay(context.Background(), ids)
 	for _, r := range done.Refused {
 		refused = append(refused, r.ID)
 	}
 	w.lock(func(*world) {
 		for _, id := range done.IDs {
-			ev := w.byID[id]
-			ev.state, ev.attempts, ev.dueAt = pending, 0, time.Time{}
+			ev := w.modelOf(to, id)
+			ev.state, ev.attempts, ev.dueAt, ev.final = pending, 0, time.Time{}, false
 			ev.replay++
+			for _, at := range ev.at {
+				at.replay = ev.replay
+			}
 			w.pending++
 			w.note(nil, "replayed", ev, int64(ev.replay), 0, "")
 		}
@@ -153,19 +161,22 @@ func (w *world) replay(ids []waybill.ID) (refused []waybill.ID) {
 }
 
 // discard deletes dead letters.
-func (w *world) discard(ids []waybill.ID) {
-	gone, _ := w.server.base.Discard(context.Background(), ids)
+func (w *world) discard(to int, ids []waybill.ID) {
+	defer w.server.exclude()()
+	gone, _ := w.server.table(to).Discard(context.Background(), ids)
 	w.lock(func(*world) {
 		for _, id := range gone {
-			w.byID[id].state = discarded
-			w.note(nil, "discarded", w.byID[id], 0, 0, "")
+			ev := w.modelOf(to, id)
+			ev.state, ev.queued = discarded, false
+			w.discardedAll(ev)
+			w.note(nil, "discarded", ev, 0, 0, "")
 		}
 	})
 }
 
 // replaySoon replays dead letters whose relay does not know yet that they are
 // dead: the answer to its settlement was lost.
-func (w *world) replaySoon(s *stream, results []driver.Result) {
+func (w *world) replaySoon(s *stream, to int, results []driver.Result) {
 	if !w.draw(s, operatorReplay) || s.chance(0.5) {
 		return
 	}
@@ -177,7 +188,7 @@ func (w *world) replaySoon(s *stream, results []driver.Result) {
 	w.all.Go(func() {
 		if w.sleep(context.Background(), d) == nil {
 			w.server.flush()
-			w.replay(ids)
+			w.replay(to, ids)
 		}
 	})
 }

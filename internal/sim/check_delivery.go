@@ -20,6 +20,7 @@ func (w *world) committed(p *process, ev *event, lane int, early bool) {
 	w.note(p, "committed", ev, int64(lane), 0, note)
 	ev.state, ev.commitAt = pending, w.now()
 	w.pending++
+	w.awaited(ev)
 	w.tally.events.Add(1)
 	if ev.delay > 0 {
 		from := w.start.Add(ev.commitAt)
@@ -31,17 +32,23 @@ func (w *world) committed(p *process, ev *event, lane int, early bool) {
 	}
 	if ev.agg != nil {
 		for c := range w.copies() {
-			ev.agg.waiting[c] = append(ev.agg.waiting[c], ev)
+			if ev.at == nil || ev.at[c].takes {
+				ev.agg.waiting[c] = append(ev.agg.waiting[c], ev)
+			}
 		}
 	}
 }
 
 // copies is the number of sinks that get each event.
 func (w *world) copies() int {
-	if w.plan.sink == fanSink {
+	switch w.plan.sink {
+	case fanSink:
 		return 2
+	case manySinks:
+		return len(w.to)
+	default:
+		return 1
 	}
-	return 1
 }
 
 // began checks a call of the sink at its beginning.
@@ -66,7 +73,7 @@ func (w *world) began(p *process, batch []waybill.Delivery) []*flight {
 		w.checkSuspect(p, d, ev, suspect)
 		flights[i] = &flight{p: p, epoch: d.Position.Epoch, at: w.now()}
 		ev.flights = append(ev.flights, flights[i])
-		w.aloft[d.ID] = d.Position.Lane
+		w.aloft[ev] = d.Position.Lane
 		p.flying[flights[i]] = ev
 	}
 	return flights
@@ -100,13 +107,13 @@ func (w *world) checkCall(p *process, batch []waybill.Delivery) {
 // ordered sink gets several in one batch, unless they are delayed. Mu is held.
 func (w *world) checkAlone(p *process, before []waybill.Delivery, ev *event, epoch int64) {
 	for f, other := range p.flying {
-		if other.agg == ev.agg && f.epoch == epoch {
+		if other.agg == ev.agg && f.epoch == epoch && other.table() == ev.table() {
 			w.fail(concurrent(ev, other, f), ev, "%v delivers it beside %v", p, other)
 		}
 	}
 	for j := range before {
 		other := w.byID[before[j].ID]
-		if other == nil || other.agg != ev.agg || w.plan.sink == orderedSink && ev.delay == 0 && other.delay == 0 {
+		if other == nil || other.agg != ev.agg || w.plan.isOrdered(ev) && (ev.queued || ev.delay == 0 && other.delay == 0) {
 			continue
 		}
 		w.fail(concurrent(ev, other, &flight{}), ev, "%v delivers it in a batch with %v", p, other)
@@ -247,7 +254,7 @@ func (w *world) gotFirst(p *process, ev *event, c int) {
 	}
 	list := ev.agg.waiting[c]
 	for _, before := range list[:max(slices.Index(list, ev), 0)] {
-		if before.commitAt < ev.wroteAt && !before.everDead && before.state != discarded && !ev.everDead && !w.mayBeOvertaken(before) {
+		if before.commitAt < ev.wroteAt && !before.hasLeft(c) && !ev.hasLeft(c) && !w.mayBeOvertaken(before) {
 			rule := "order"
 			if ev.agg.together {
 				rule = "order-together" // two of its events were with the sink at a time
@@ -256,7 +263,7 @@ func (w *world) gotFirst(p *process, ev *event, c int) {
 			return
 		}
 	}
-	ev.agg.waiting[c] = slices.DeleteFunc(list, func(x *event) bool { return x == ev || x.everDead || x.state == discarded })
+	ev.agg.waiting[c] = slices.DeleteFunc(list, func(x *event) bool { return x == ev || x.hasLeft(c) })
 }
 
 // returned notes the results of a call of the sink.

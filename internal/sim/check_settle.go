@@ -68,16 +68,24 @@ func (w *world) suspect(lease driver.Lease) {
 	for i := range due.Rows {
 		first[due.Rows[i].ID] = true
 	}
-	for id, lane := range w.aloft {
-		ev := w.byID[id]
+	w.suspectAt(lease.Lane, -1, first)
+	for k := range w.to {
+		w.suspectTo(lease, k)
+	}
+}
+
+// suspectAt notes which events in flight of a lane are among the first rows of
+// the outbox, or of a destination's backlog. Mu is held.
+func (w *world) suspectAt(lane, to int, first map[waybill.ID]bool) {
+	for ev, in := range w.aloft {
 		if len(ev.flights) == 0 {
-			delete(w.aloft, id)
+			delete(w.aloft, ev)
 		}
-		if lane != lease.Lane {
+		if in != lane || ev.table() != to {
 			continue
 		}
 		for _, f := range ev.flights {
-			f.inWindow = first[id]
+			f.inWindow = first[ev.id]
 		}
 	}
 }
@@ -95,16 +103,22 @@ func (w *world) left(p *process, owner waybill.ID) {
 
 // doubt notes that a settlement is applied although its sender has given up. Mu
 // is held.
-func (w *world) doubt(t *driver.Settlement) {
+func (w *world) doubt(to int, t *driver.Settlement) {
 	for _, r := range slices.Concat(t.Retry, t.Dead) {
-		if ev := w.byID[r.ID]; ev != nil {
+		if ev := w.modelOf(to, r.ID); ev != nil {
 			ev.unsure = true
+		}
+	}
+	for _, d := range t.Divert {
+		if at := w.copyOf(&d); at != nil {
+			at.unsure = true
 		}
 	}
 }
 
-// settled checks a settlement that was applied, and notes it. Mu is held.
-func (w *world) settled(p *process, t *driver.Settlement, out *driver.Settled) {
+// settled checks a settlement that was applied, and notes it: one of the
+// outbox, or of the backlog of a destination. Mu is held.
+func (w *world) settled(p *process, to int, t *driver.Settlement, out *driver.Settled) {
 	if !w.checkHeld(p, t, out) {
 		return
 	}
@@ -114,12 +128,12 @@ func (w *world) settled(p *process, t *driver.Settlement, out *driver.Settled) {
 	}
 	for kind, results := range map[string][]driver.Result{"done": t.Done, "retry": t.Retry, "dead": t.Dead} {
 		for i := range results {
-			if ev := w.byID[results[i].ID]; ev != nil && moved[ev.id] {
+			if ev := w.modelOf(to, results[i].ID); ev != nil && moved[ev.id] {
 				w.settledOne(p, ev, &results[i], kind, t.Durable)
 			}
 		}
 	}
-	w.apply(t, moved)
+	w.apply(p, to, t, moved)
 }
 
 // checkHeld: a settlement counts in the lanes of its current leases only. Mu is
@@ -186,20 +200,21 @@ func (w *world) count(p *process, ev *event, o *outcome, r *driver.Result, durab
 }
 
 // apply changes the model like the tables. Mu is held.
-func (w *world) apply(t *driver.Settlement, moved map[waybill.ID]bool) {
+func (w *world) apply(p *process, to int, t *driver.Settlement, moved map[waybill.ID]bool) {
 	epoch := func(r *driver.Result) int64 { return w.lanes[r.Lane].epoch }
 	for i := range t.Done {
-		if ev := w.byID[t.Done[i].ID]; ev != nil && moved[ev.id] {
+		if ev := w.modelOf(to, t.Done[i].ID); ev != nil && moved[ev.id] {
 			w.settleEvent(ev, delivered, epoch(&t.Done[i]))
+			w.leaves(p, ev, &t.Done[i], t.Divert)
 		}
 	}
 	for i := range t.Retry {
-		if ev := w.byID[t.Retry[i].ID]; ev != nil && moved[ev.id] {
+		if ev := w.modelOf(to, t.Retry[i].ID); ev != nil && moved[ev.id] {
 			ev.dueAt = time.Now().Add(t.Retry[i].Delay).Truncate(time.Microsecond)
 		}
 	}
 	for i := range t.Dead {
-		if ev := w.byID[t.Dead[i].ID]; ev != nil && moved[ev.id] {
+		if ev := w.modelOf(to, t.Dead[i].ID); ev != nil && moved[ev.id] {
 			ev.everDead = true
 			// A replay of a dead letter is a new life.
 			ev.flights = slices.DeleteFunc(ev.flights, func(f *flight) bool {
@@ -231,6 +246,15 @@ func (w *world) checkMoved(p *process, ev *event, r *driver.Result, kind string)
 
 // checkDone: only a delivered event is done. Mu is held.
 func (w *world) checkDone(p *process, ev *event, o *outcome, epoch int64) {
+	if ev.at != nil {
+		return // leaves checks each destination
+	}
+	if ev.parent != nil && !ev.takes {
+		return // an operator copied it from the history
+	}
+	if ev.parent != nil && o.direct && o.class == waybill.ClassDone && o.replay == ev.replay && !o.undone {
+		return // its direct call ended after it was copied
+	}
 	if o.class != waybill.ClassDone || o.undone || o.attempt == 0 || o.epoch != epoch {
 		w.fail("settlement", ev, "is settled as done by %v; its last delivery was: %v", p, o.class)
 	}
@@ -243,7 +267,7 @@ func (w *world) checkRetry(p *process, ev *event, o *outcome, r *driver.Result) 
 		if d := r.Attempts - ev.attempts; d < -1 || d > 1 {
 			w.fail("attempts", ev, "has %d attempts after %d, without a delivery by %v", r.Attempts, ev.attempts, p)
 		}
-		if limit := w.plan.relay.MaxAttempts; limit > 0 && r.Attempts > limit {
+		if limit := w.plan.policyOf(ev).maxAttempts; limit > 0 && r.Attempts > limit {
 			w.fail("attempts", ev, "has %d attempts, more than %d", r.Attempts, limit)
 		}
 		return
@@ -260,35 +284,39 @@ func (w *world) checkRetry(p *process, ev *event, o *outcome, r *driver.Result) 
 	case r.Attempts != want:
 		w.fail("attempts", ev, "has %d attempts after %v, want %d (class %v)", r.Attempts, p, want, o.class)
 	default:
-		if lo, hi := w.delays(o); r.Delay < lo || r.Delay > hi {
+		if lo, hi := w.delays(ev, o); r.Delay < lo || r.Delay > hi {
 			w.fail("delay", ev, "waits %v after failure %d, want %v to %v", r.Delay, o.attempt, lo, hi)
 		}
 	}
 }
 
 // delays returns the bounds of the delay after a failure.
-func (w *world) delays(o *outcome) (lo, hi time.Duration) {
-	c := &w.plan.relay
+func (w *world) delays(ev *event, o *outcome) (lo, hi time.Duration) {
+	c := w.plan.policyOf(ev)
 	if o.delay > 0 || o.class == waybill.ClassDefer {
 		return o.delay, o.delay
 	}
-	if n := len(c.BackoffSeries); n > 0 {
-		d := c.BackoffSeries[min(o.attempt, n)-1]
+	if n := len(c.series); n > 0 {
+		d := c.series[min(o.attempt, n)-1]
 		return d, d
 	}
-	d := c.BackoffBase
-	for n := 1; n < o.attempt && d < c.BackoffMax; n++ {
+	d := c.base
+	for n := 1; n < o.attempt && d < c.max; n++ {
 		d *= 2
 	}
-	d = min(d, c.BackoffMax)
-	return d/2 - 1, min(d+d/2, c.BackoffMax) + 1
+	d = min(d, c.max)
+	return d/2 - 1, min(d+d/2, c.max) + 1
 }
 
 // checkDead: a dead letter failed for good, or has used up its attempts. Mu is
 // held.
 func (w *world) checkDead(p *process, ev *event, o *outcome, r *driver.Result) {
-	limit := or(w.plan.relay.MaxAttempts, 10)
+	limit := w.plan.policyOf(ev).maxAttempts
 	switch {
+	case ev.final:
+		if r.Attempts != ev.attempts {
+			w.fail("attempts", ev, "is dead with %d attempts, and was copied with %d", r.Attempts, ev.attempts)
+		}
 	case !o.fresh(w.lanes[r.Lane].epoch):
 		if limit < 0 || ev.attempts < limit || r.Attempts != ev.attempts {
 			w.fail("attempts", ev, "is dead after %d of %d attempts, without a delivery by %v", ev.attempts, limit, p)

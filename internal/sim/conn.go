@@ -46,12 +46,17 @@ const (
 	callInbox
 	callKeys
 	callPurge
+	callRegister
+	callPause
+	callOccupied
+	callBacklogRead
+	callBacklogSettle
 	calls
 )
 
 var callNames = [calls]string{
 	"heartbeat", "acquire", "release", "leave", "fetch", "sweep", "load", "due", "writers", "holds", "follow", "priority", "settle",
-	"begin", "append", "commit", "rollback", "committed", "sink", "inbox", "keys", "purge",
+	"begin", "append", "commit", "rollback", "committed", "sink", "inbox", "keys", "purge", "register", "pause", "occupied", "backlog read", "backlog settle",
 }
 
 func newConn(s *server, p *process) *conn {
@@ -310,31 +315,36 @@ func (c *conn) FetchPriority(ctx context.Context, from []driver.Cursor, limit in
 
 // Settle implements [driver.Settler].
 func (c *conn) Settle(ctx context.Context, t driver.Settlement) (driver.Settled, error) {
+	return c.settle(ctx, callSettle, outboxTable, t)
+}
+
+// settle settles rows of the outbox, or of the backlog of a destination.
+func (c *conn) settle(ctx context.Context, k call, to int, t driver.Settlement) (driver.Settled, error) {
 	w := c.s.w
 	w.tally.settlements.Add(1)
-	if !t.Durable && len(t.Dead) == 0 && w.stormy.Load() && c.streams[callSettle].chance(w.plan.rate[settlementLost]) {
-		return do(ctx, c, callSettle, false, func(ctx context.Context) (driver.Settled, error) {
-			out, err := c.s.settleLater(ctx, c.p, t)
+	if !t.Durable && len(t.Dead) == 0 && w.stormy.Load() && c.streams[k].chance(w.plan.rate[settlementLost]) {
+		return do(ctx, c, k, false, func(ctx context.Context) (driver.Settled, error) {
+			out, err := c.s.settleLater(ctx, c.p, to, t)
 			if err == nil {
-				w.crashServerSoon(c.streams[callSettle].between(0, 20*time.Millisecond))
+				w.crashServerSoon(c.streams[k].between(0, 20*time.Millisecond))
 			}
 			return out, err
 		})
 	}
 	var answered atomic.Bool // then a call that is still under way is applied late
 	defer answered.Store(true)
-	out, err := do(ctx, c, callSettle, true, func(ctx context.Context) (driver.Settled, error) {
+	out, err := do(ctx, c, k, true, func(ctx context.Context) (driver.Settled, error) {
 		if answered.Load() {
-			w.lock(func(w *world) { w.doubt(&t) })
+			w.lock(func(w *world) { w.doubt(to, &t) })
 		}
-		return c.s.settle(ctx, c.p, t)
+		return c.s.settle(ctx, c.p, to, t)
 	})
-	if err == nil && len(t.Dead) > 0 && w.stormy.Load() && c.streams[callSettle].chance(10*w.plan.rate[answerLost]) {
+	if err == nil && len(t.Dead) > 0 && w.stormy.Load() && c.streams[k].chance(10*w.plan.rate[answerLost]) {
 		w.tally.fault(answerLost) // dead letters are rare, and so are lost answers: both together find more
 		out, err = driver.Settled{}, fmt.Errorf("settle: %w", errLost)
 	}
 	if err != nil && len(t.Dead) > 0 {
-		w.replaySoon(c.streams[callSettle], t.Dead)
+		w.replaySoon(c.streams[k], to, t.Dead)
 	}
 	return out, err
 }

@@ -14,6 +14,10 @@
 // and kill their process. An operator replays, discards and unblocks. Consumers
 // and callers crash between any two steps.
 //
+// In a quarter of the worlds the relays have several destinations, each with
+// its own sink, filter, retries, rate and pauses. Operators pause, resume and
+// probe them, and send dead letters and history to one of them again.
+//
 // A world runs in a bubble of testing/synctest: hours of virtual time take
 // milliseconds. It has a stormy phase, in which faults are drawn, and a calm
 // phase without faults, after which every event must have arrived.
@@ -49,6 +53,18 @@
 //   - effects of consumers happen once, and one key has one answer;
 //   - progress: what can be delivered is delivered within a bound, and memory
 //     stays within its limits.
+//
+// With several destinations, the first seven hold for each of them: an event
+// has a model of its row in the outbox, and one for every destination. In
+// addition:
+//
+//   - filters: no event is delivered or copied to a destination that does not
+//     take it;
+//   - copies: an event that leaves the outbox was delivered to each destination
+//     or is copied, with the attempts and the delay of a counted failure there;
+//   - pauses: a process that knows of a pause begins no call;
+//   - apart: while one destination is down, hangs or is paused, the others
+//     receive new events within a bound.
 //
 // # Use
 //

@@ -18,9 +18,10 @@ const (
 	delivered               // settled as done
 	dead
 	discarded
+	filtered // of a destination that does not take the event
 )
 
-var stateNames = []string{"written", "rolled back", "pending", "delivered", "dead", "discarded"}
+var stateNames = []string{"written", "rolled back", "pending", "delivered", "dead", "discarded", "filtered"}
 
 func (s state) String() string { return stateNames[s] }
 
@@ -50,8 +51,14 @@ type event struct {
 	// its delivery: it is a suspect.
 	counted lease
 
-	tries    [2]int // calls of each sink with it
-	got      [2]int // times that each sink got it
+	// at are the models of the event at each destination. parent is the event
+	// that such a model belongs to, and place its part of the model.
+	at     []*event
+	parent *event
+	place
+
+	tries    [maxCopies]int // calls of each sink with it
+	got      [maxCopies]int // times that each sink got it
 	flights  []*flight
 	outcomes []*outcome
 	kills    int // processes that died while they delivered it
@@ -60,7 +67,13 @@ type event struct {
 	effects  int // committed effects of the consumer group
 }
 
+// maxCopies is the maximum number of sinks that get an event.
+const maxCopies = 4
+
 func (ev *event) String() string {
+	if ev.parent != nil {
+		return fmt.Sprintf("%v at destination %d", ev.parent, ev.to)
+	}
 	if ev.agg == nil {
 		return fmt.Sprintf("event %d (unordered)", ev.no)
 	}
@@ -78,6 +91,8 @@ type flight struct {
 	p       *process
 	epoch   int64
 	at      time.Duration
+	to      int  // the destination
+	direct  bool // from the outbox to one of several destinations
 	crashed bool // the process died during the delivery
 	// inWindow: a later owner of the lane took it over while the event was
 	// among the first rows, which are suspects.
@@ -94,6 +109,7 @@ type outcome struct {
 	delay   time.Duration
 	undone  bool // the relay must ignore the result
 	settled bool // a settlement has used the result
+	direct  bool // from the outbox to one of several destinations
 	// last is the last settlement of the event by this process.
 	last *settledAs
 }

@@ -80,6 +80,13 @@ const (
 
 	pageTooLarge // the rows of a read are too large together
 
+	// Of a relay with several destinations. The first one separates the draws
+	// of plans: keep it the first.
+	sinkSlow          // a call takes longer than the other destinations wait
+	destinationPaused // for a while, by an operator
+	destinationProbed // on an operator's request
+	operatorRefill    // an operator sends history to a destination again
+
 	faults // the number of kinds
 )
 
@@ -98,6 +105,7 @@ var faultNames = map[fault]string{
 	messageTwice: "message-twice", messageReordered: "message-reordered", handlerFails: "handler-fails", handlerKills: "handler-kills", handlerSlow: "handler-slow",
 	callerRepeats: "caller-repeats", callerTogether: "caller-together", callerDies: "caller-dies", callerSlow: "caller-slow",
 	pageTooLarge: "page-too-large",
+	sinkSlow:     "sink-slow", destinationPaused: "destination-paused", destinationProbed: "destination-probed", operatorRefill: "operator-refill",
 }
 
 func (f fault) String() string {

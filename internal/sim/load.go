@@ -189,9 +189,13 @@ func (w *world) event(s *stream, agg *aggregate) waybill.Event {
 	m := w.newEvent(agg)
 	m.dest = "d" + strconv.Itoa(s.n(w.plan.destinations))
 	ev := waybill.Event{ID: m.id, Type: "Happened", Topic: m.dest, Payload: []byte("{}")}
+	if w.plan.sink == manySinks {
+		ev.Type = eventTypes[s.n(len(eventTypes))]
+	}
 	if agg != nil {
 		ev.AggregateType, ev.AggregateID = agg.name.Type, agg.name.ID
 	}
+	w.route(m, &ev)
 	if w.draw(s, delayedEvent) {
 		m.delay = 1 + s.between(0, w.plan.maxPut)
 		ev.Delay = m.delay

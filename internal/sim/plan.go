@@ -16,6 +16,10 @@ type cut struct {
 	seed   uint64
 	nodes  int // maximum; 0 is no limit
 	events int // maximum; 0 is no limit
+	// single leaves destinations out: the relays have one sink. to is the
+	// maximum number of destinations; 0 is no limit.
+	single bool
+	to     int
 	off    []fault
 }
 
@@ -27,6 +31,12 @@ func (c cut) String() string {
 	}
 	if c.events > 0 {
 		text += ",events=" + strconv.Itoa(c.events)
+	}
+	if c.single {
+		text += ",single"
+	}
+	if c.to > 0 {
+		text += ",to=" + strconv.Itoa(c.to)
 	}
 	if len(c.off) > 0 {
 		names := make([]string, len(c.off))
@@ -51,6 +61,10 @@ func parseCut(text string) (cut, error) {
 			c.nodes, err = strconv.Atoi(value)
 		case "events":
 			c.events, err = strconv.Atoi(value)
+		case "single":
+			c.single = true
+		case "to":
+			c.to, err = strconv.Atoi(value)
 		case "off":
 			for name := range strings.SplitSeq(value, "+") {
 				f, ok := faultOf(name)
@@ -79,11 +93,12 @@ const (
 	serialSink
 	fanSink
 	routeSink
+	manySinks  // a relay with several destinations
 	brokerSink // a broker with consumers
 	groupSink  // a consumer group on the same database
 )
 
-var sinkNames = []string{"plain", "destinations", "ordered", "serial", "fan", "route", "broker", "group"}
+var sinkNames = []string{"plain", "destinations", "ordered", "serial", "fan", "route", "many", "broker", "group"}
 
 // plan is everything that is decided before a world begins.
 type plan struct {
@@ -102,7 +117,8 @@ type plan struct {
 	rate                 [faults]float64 // probability per opportunity
 	chaos                time.Duration   // mean time between faults of processes and the server
 	latency, sinkLatency time.Duration
-	maxPut               time.Duration // the longest delay that events and sinks ask for
+	maxPut               time.Duration     // the longest delay that events and sinks ask for
+	to                   []destinationPlan // destinations of the relay; none if it has one sink
 }
 
 // newPlan draws a plan. The cut changes the result and none of the draws.
@@ -112,11 +128,15 @@ func newPlan(c cut) plan {
 	p.drawSize(s)
 	p.drawRelay(s)
 	p.drawRates(s)
+	p.drawDestinations()
 	if c.nodes > 0 {
 		p.nodes = min(p.nodes, c.nodes)
 	}
 	if c.events > 0 {
 		p.events = min(p.events, c.events)
+	}
+	if c.to > 0 {
+		p.to = p.to[:min(len(p.to), c.to)]
 	}
 	for _, f := range c.off {
 		p.rate[f] = 0
@@ -208,6 +228,9 @@ func (p *plan) drawRelay(s *stream) {
 func (p *plan) drawRates(s *stream) {
 	share := pick(s, 0.1, 0.3, 0.5, 0.8)
 	for _, f := range allFaults() {
+		if f >= sinkSlow { // of destinations, which have draws of their own
+			break
+		}
 		likely := share
 		if f >= messageTwice { // most worlds have neither consumers nor callers
 			likely = max(share, 0.6)
@@ -240,14 +263,16 @@ var usualRates = [faults]float64{
 	sinkLies: 0.03, sinkPanic: 0.02, sinkShort: 0.01, sinkKills: 0.005, sinkPoison: 0.01,
 	messageTwice: 0.5, messageReordered: 0.5, handlerFails: 0.3, handlerKills: 0.05, handlerSlow: 0.2, callerSlow: 0.6,
 	callerRepeats: 0.7, callerTogether: 0.6, callerDies: 0.2, pageTooLarge: 0.1,
-	outage: 1, partition: 1, serverRestart: 1, sequenceJumps: 1, sequenceBack: 1, clockStep: 1, processCrash: 1, processPause: 1,
+	sinkSlow: 0.05,
+	outage:   1, partition: 1, serverRestart: 1, sequenceJumps: 1, sequenceBack: 1, clockStep: 1, processCrash: 1, processPause: 1,
 	processStop: 1, processTwins: 1, sinkDown: 1, operatorReplay: 1, operatorDiscard: 1, operatorUnblock: 1,
+	destinationPaused: 1, destinationProbed: 1, operatorRefill: 1,
 }
 
 // chaosFaults happen to the world from time to time, whatever it does.
 var chaosFaults = []fault{
 	outage, partition, serverRestart, sequenceJumps, sequenceBack, clockStep, processCrash, processPause, processStop, processTwins,
-	sinkDown, operatorReplay, operatorDiscard, operatorUnblock,
+	sinkDown, operatorReplay, operatorDiscard, operatorUnblock, destinationPaused, destinationProbed, operatorRefill,
 }
 
 // on returns the faults of a list that happen in this world.
@@ -264,7 +289,7 @@ func (p *plan) describe() string {
 			on = append(on, f.String())
 		}
 	}
-	return fmt.Sprintf(
+	text := fmt.Sprintf(
 		"%d nodes, %d lanes, %d events of %d aggregates in transactions of up to %d, sink %s with %d destinations, storm %v\n"+
 			"workers %d, batch %d, hot %d, cold %d, attempts %d, backoff %v..%v %v, on dead %d, deliver timeout %v, lease %v, poll %v, "+
 			"linger %v, sweep %v, drain %v, history %v, locks %v, knows writers %v\nfaults: %s",
@@ -272,4 +297,8 @@ func (p *plan) describe() string {
 		c.Workers, c.BatchSize, c.HotQueue, c.ColdQueue, c.MaxAttempts, c.BackoffBase, c.BackoffMax, c.BackoffSeries, c.OnDead, c.DeliverTimeout,
 		c.Lease, c.PollInterval, c.Linger, c.SweepInterval, c.DrainTimeout, c.HistoryRetention, p.locks, p.knowsWriters, strings.Join(on, " "),
 	)
+	for i := range p.to {
+		text += "\n" + p.to[i].String()
+	}
+	return text
 }

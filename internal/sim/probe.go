@@ -12,7 +12,7 @@ import (
 // find their owners, the second may not.
 func (w *world) probe() {
 	c := &w.plan.relay
-	soon := 2*max(c.PollInterval, 2*time.Second) + 100*w.plan.latency + 50*w.plan.sinkLatency + 10*time.Second
+	soon := 2*max(c.PollInterval, 2*time.Second) + 100*w.plan.latency + 50*w.plan.sinkLatency + 10*time.Second + w.probeTime()
 	for _, bound := range []time.Duration{soon + 4*c.Lease, soon} {
 		var evs []*event
 		for i := range w.nodes {
@@ -122,6 +122,11 @@ func (w *world) undelivered(evs []*event) *event {
 	for _, ev := range evs {
 		if ev.state != delivered {
 			return ev
+		}
+		for _, at := range ev.at {
+			if at.state == pending {
+				return at
+			}
 		}
 	}
 	return nil

@@ -12,7 +12,6 @@ import (
 	"github.com/waybillhq/waybill/internal/testroles"
 	"github.com/waybillhq/waybill/observe"
 	"github.com/waybillhq/waybill/outbox"
-	"github.com/waybillhq/waybill/relay"
 	"github.com/waybillhq/waybill/store/driver"
 )
 
@@ -52,6 +51,7 @@ type process struct {
 	cutOffUntil time.Time
 	flying      map[*flight]*event
 	calls       int // of the sink, at this moment
+	to          []destinationView
 	// hasty are the lanes that the process acquired while it was stopped.
 	hasty []driver.Lease
 }
@@ -66,7 +66,7 @@ func (p *process) String() string {
 // start starts a process on the node.
 func (n *node) start() (*process, error) {
 	w := n.w
-	p := &process{w: w, node: n, gone: make(chan struct{}), ended: make(chan struct{}), flying: make(map[*flight]*event)}
+	p := &process{w: w, node: n, gone: make(chan struct{}), ended: make(chan struct{}), flying: make(map[*flight]*event), to: make([]destinationView, len(w.to))}
 	w.lock(func(*world) { n.runs++; p.no = n.runs })
 	p.conn = newConn(w.server, p)
 	p.ctx, p.cancel = context.WithCancel(context.Background())
@@ -88,7 +88,7 @@ func (n *node) start() (*process, error) {
 	if p.keys, err = p.newKeys(roles); err != nil {
 		return nil, err
 	}
-	r, err := relay.New(roles, p.newSink(), cfg)
+	r, err := p.newRelay(roles, cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -230,6 +230,9 @@ func (p *process) depths(info observe.QueueDepthsInfo) {
 
 // delivering is called around every call of the sink.
 func (p *process) delivering(ctx context.Context, info observe.DeliverInfo) (context.Context, func(observe.DeliverDoneInfo)) {
+	if info.Destination != "" {
+		return ctx, p.deliveringTo(ctx, info)
+	}
 	flights := p.w.began(p, info.Batch)
 	batch := make([]waybill.Delivery, len(info.Batch))
 	copy(batch, info.Batch)

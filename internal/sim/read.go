@@ -44,10 +44,6 @@ func (s *server) hiddenOf(lane int) int {
 func (s *server) page(p driver.Page, limit int, perLane bool) driver.Page {
 	s.w.mu.Lock()
 	defer s.w.mu.Unlock()
-	p.Now = p.Now.Add(s.offset)
-	if !p.Next.IsZero() {
-		p.Next = p.Next.Add(s.offset)
-	}
 	count := make(map[int]int)
 	p.Rows = slices.DeleteFunc(p.Rows, func(r store.Row) bool {
 		if _, hidden := s.hidden[r.ID]; hidden {
@@ -60,6 +56,17 @@ func (s *server) page(p driver.Page, limit int, perLane bool) driver.Page {
 		count[lane]++
 		return count[lane] > limit
 	})
+	s.outerPage(&p)
+	return p
+}
+
+// outerPage gives the rows of a page the seqs and times that the product sees.
+// Mu is held.
+func (s *server) outerPage(p *driver.Page) {
+	p.Now = p.Now.Add(s.offset)
+	if !p.Next.IsZero() {
+		p.Next = p.Next.Add(s.offset)
+	}
 	for i := range p.Rows {
 		r := &p.Rows[i]
 		r.Seq = s.outer(r.Seq)
@@ -69,7 +76,6 @@ func (s *server) page(p driver.Page, limit int, perLane bool) driver.Page {
 			r.Event.AvailableAt = r.DueAt
 		}
 	}
-	return p
 }
 
 func (s *server) fetch(ctx context.Context, from []driver.Cursor, limit int) (driver.Page, error) {
@@ -110,7 +116,7 @@ func (s *server) due(ctx context.Context, lanes []int, limit int) (driver.Page, 
 	}
 	var soon time.Time // the first row that a settlement will defer
 	for _, a := range s.async {
-		for _, r := range a.settlement.Retry {
+		for _, r := range a.ofOutbox().Retry {
 			if at := a.at.Add(r.Delay); slices.Contains(lanes, r.Lane) && (soon.IsZero() || at.Before(soon)) {
 				soon = at
 			}

@@ -35,6 +35,7 @@ func run(c cut, t *tally, ignored map[string]bool) *failure {
 	w.arrive()
 	w.answerAll()
 	w.probe()
+	w.probeApart()
 	w.stopInHaste()
 	w.lock(func(w *world) { w.end() })
 	w.all.Wait()
@@ -87,14 +88,23 @@ func (w *world) patience() time.Duration {
 	for _, d := range c.BackoffSeries {
 		longest = max(longest, d)
 	}
-	work := time.Duration(w.plan.events) * (8*w.plan.latency + 2*w.plan.sinkLatency)
+	longest = max(longest, w.longestDelay())
+	work := w.rateTime() + time.Duration(w.plan.events)*(8*w.plan.latency+2*w.plan.sinkLatency)
 	return 20*max(c.Lease, 15*time.Second) + 6*longest + 20*max(c.PollInterval, 2*time.Second) + 10*max(c.SweepInterval, time.Second) + 2*work + 10*time.Minute
 }
 
 // replayAll replays every dead letter. It discards one that is refused: the
 // event that has its dedup key may wait behind it.
 func (w *world) replayAll() {
-	dead, err := w.server.base.List(context.Background(), store.Dead, store.Filter{}, 0, 100_000)
+	w.resumeAll()
+	for to := outboxTable; to < len(w.to); to++ {
+		w.replayTable(to)
+	}
+}
+
+// replayTable replays every dead letter of the outbox, or of a destination.
+func (w *world) replayTable(to int) {
+	dead, err := w.server.table(to).List(context.Background(), store.Dead, store.Filter{}, 0, 100_000)
 	if err != nil || len(dead) == 0 {
 		return
 	}
@@ -102,8 +112,8 @@ func (w *world) replayAll() {
 	for _, r := range dead {
 		ids = append(ids, r.ID)
 	}
-	if refused := w.replay(ids); len(refused) > 0 {
-		w.discard(refused)
+	if refused := w.replay(to, ids); len(refused) > 0 {
+		w.discard(to, refused)
 	}
 }
 
@@ -152,7 +162,7 @@ func (w *world) checkEnd() {
 			continue
 		}
 		for c := range w.copies() {
-			if ev.got[c] == 0 && w.plan.sink != groupSink {
+			if ev.got[c] == 0 && w.plan.sink != groupSink && (ev.at == nil || ev.at[c].takes && ev.at[c].state == delivered) {
 				w.fail("lost", ev, "is settled as done, and no sink has it")
 				return
 			}
@@ -166,9 +176,12 @@ func (w *world) checkEnd() {
 
 // failLost reports the first event that has not arrived. Mu is held.
 func (w *world) failLost(bound time.Duration) {
-	for _, ev := range w.events {
-		if ev.state == pending {
-			rows, _ := w.server.base.Find(context.Background(), ev.id)
+	for _, parent := range w.events {
+		for _, ev := range append([]*event{parent}, parent.at...) {
+			if ev.state != pending || ev.parent != nil && parent.state == pending && !ev.queued {
+				continue
+			}
+			rows, _ := w.server.table(ev.table()).Find(context.Background(), ev.id)
 			where := "it has no row"
 			if len(rows) > 0 {
 				where = fmt.Sprintf("its row is %v, due at %v, holds %v", rows[0].State, rows[0].DueAt.Sub(w.start), rows[0].Holds)

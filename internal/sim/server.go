@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/waybillhq/waybill"
@@ -24,6 +25,10 @@ type Tx = *memstore.Tx
 type server struct {
 	w    *world
 	base driver.Complete[Tx]
+	// backlogs are those of the destinations. Operators who change them exclude
+	// settlements.
+	backlogs  driver.Backlogs
+	backlogMu sync.RWMutex
 
 	generation int // counts restarts
 	downUntil  time.Time
@@ -45,6 +50,7 @@ type jump struct{ at, size int64 }
 // asyncSettlement is a settlement that was answered and is not on disk.
 type asyncSettlement struct {
 	p          *process
+	to         int // the table
 	settlement driver.Settlement
 	at         time.Time
 	before     []eventState
@@ -59,6 +65,8 @@ type eventState struct {
 	doneEpoch  int64
 	doneReplay int
 	counted    lease
+	place      place
+	replay     int
 }
 
 func newServer(w *world) (*server, error) {
@@ -67,7 +75,7 @@ func newServer(w *world) (*server, error) {
 		return nil, err
 	}
 	return &server{
-		w: w, base: testroles.Complete[Tx](db), hidden: make(map[waybill.ID]int), hiddenIn: make([]int, w.plan.lanes),
+		w: w, base: testroles.Complete[Tx](db), backlogs: db.Driver().Backlogs, hidden: make(map[waybill.ID]int), hiddenIn: make([]int, w.plan.lanes),
 		open: make(map[*session]struct{}), byTx: make(map[Tx]*session), inDoubt: make(map[waybill.ID]bool),
 	}, nil
 }
@@ -177,16 +185,14 @@ func (s *server) restart() []*session {
 // lose drops the settlements that are not on disk. Mu is held.
 func (s *server) lose() {
 	for _, a := range s.async {
-		for _, r := range slices.Concat(a.settlement.Done, a.settlement.Retry) {
-			s.show(r.ID)
-		}
+		s.showAll(&a)
 		for _, b := range a.before {
 			ev := b.ev
 			if ev.state != b.state {
 				s.w.pending++
 			}
 			ev.state, ev.attempts, ev.dueAt, ev.doneEpoch, ev.doneReplay = b.state, b.attempts, b.dueAt, b.doneEpoch, b.doneReplay
-			ev.counted, ev.lostAt = b.counted, time.Now()
+			ev.counted, ev.lostAt, ev.place, ev.replay = b.counted, time.Now(), b.place, b.replay
 			if o := ev.outcomeOf(a.p); o != nil {
 				o.settled = false
 			}
@@ -200,6 +206,7 @@ func (s *server) lose() {
 // flush applies the settlements that were answered already: a commit that waits
 // for the disk takes the earlier ones with it.
 func (s *server) flush() {
+	defer s.share()()
 	for {
 		s.w.mu.Lock()
 		if len(s.async) == 0 {
@@ -212,21 +219,31 @@ func (s *server) flush() {
 		for i := range a.settlement.Retry {
 			a.settlement.Retry[i].Delay = max(a.settlement.Retry[i].Delay-late, 0)
 		}
-		for _, r := range slices.Concat(a.settlement.Done, a.settlement.Retry) {
-			s.show(r.ID)
-		}
+		s.showAll(&a)
 		s.w.mu.Unlock()
-		_, _ = s.base.Settle(context.Background(), a.settlement)
+		_, _ = s.table(a.to).Settle(context.Background(), a.settlement)
+	}
+}
+
+// showAll makes the rows of a settlement visible, as it is not under way any
+// more. Mu is held.
+func (s *server) showAll(a *asyncSettlement) {
+	if a.to != outboxTable {
+		return
+	}
+	for _, r := range slices.Concat(a.settlement.Done, a.settlement.Retry) {
+		s.show(r.ID)
 	}
 }
 
 // settle applies a settlement.
-func (s *server) settle(ctx context.Context, p *process, t driver.Settlement) (driver.Settled, error) {
+func (s *server) settle(ctx context.Context, p *process, to int, t driver.Settlement) (driver.Settled, error) {
 	s.flush()
-	out, err := s.base.Settle(ctx, s.innerSettlement(t))
+	defer s.share()()
+	out, err := s.table(to).Settle(ctx, s.innerSettlement(t))
 	if err == nil {
 		s.w.mu.Lock()
-		s.w.settled(p, &t, &out)
+		s.w.settled(p, to, &t, &out)
 		s.w.mu.Unlock()
 	}
 	return out, err
@@ -234,7 +251,7 @@ func (s *server) settle(ctx context.Context, p *process, t driver.Settlement) (d
 
 // settleLater answers a settlement that is not on disk. Its rows are hidden
 // until it is applied; a restart loses it.
-func (s *server) settleLater(ctx context.Context, p *process, t driver.Settlement) (driver.Settled, error) {
+func (s *server) settleLater(ctx context.Context, p *process, to int, t driver.Settlement) (driver.Settled, error) {
 	s.flush()
 	out, err := s.base.Settle(ctx, driver.Settlement{Leases: t.Leases})
 	if err != nil {
@@ -246,17 +263,23 @@ func (s *server) settleLater(ctx context.Context, p *process, t driver.Settlemen
 	defer s.w.mu.Unlock()
 	var before []eventState
 	for _, r := range slices.Concat(t.Done, t.Retry) {
-		if ev := s.w.byID[r.ID]; ev != nil && held(r) && ev.state == pending && ev.replay == r.Replay {
-			out.Moved = append(out.Moved, r.ID)
+		ev := s.w.modelOf(to, r.ID)
+		if ev == nil || !held(r) || ev.state != pending || ev.replay != r.Replay || ev.parent != nil && !ev.queued {
+			continue
+		}
+		out.Moved = append(out.Moved, r.ID)
+		if to == outboxTable {
 			s.hide(r.ID, r.Lane)
-			before = append(before, eventState{ev, ev.state, ev.attempts, ev.dueAt, ev.doneEpoch, ev.doneReplay, ev.counted})
+		}
+		for _, x := range append([]*event{ev}, ev.at...) {
+			before = append(before, eventState{x, x.state, x.attempts, x.dueAt, x.doneEpoch, x.doneReplay, x.counted, x.place, x.replay})
 		}
 	}
 	moved := func(r driver.Result) bool { return slices.Contains(out.Moved, r.ID) }
 	in.Done = slices.DeleteFunc(in.Done, func(r driver.Result) bool { return !moved(r) })
 	in.Retry = slices.DeleteFunc(in.Retry, func(r driver.Result) bool { return !moved(r) })
-	s.async = append(s.async, asyncSettlement{p: p, settlement: in, at: time.Now(), before: before})
-	s.w.settled(p, &t, &out)
+	s.async = append(s.async, asyncSettlement{p: p, to: to, settlement: in, at: time.Now(), before: before})
+	s.w.settled(p, to, &t, &out)
 	return out, nil
 }
 
@@ -280,7 +303,7 @@ func (s *server) innerSettlement(t driver.Settlement) driver.Settlement {
 func (s *server) asyncHolds(lanes []int) []driver.Hold {
 	var holds []driver.Hold
 	for _, a := range s.async {
-		for _, r := range a.settlement.Retry {
+		for _, r := range a.ofOutbox().Retry {
 			ev := s.w.byID[r.ID]
 			if r.Holds && ev != nil && ev.agg != nil && slices.Contains(lanes, r.Lane) {
 				holds = append(holds, driver.Hold{Key: store.Key{Lane: r.Lane, Seq: s.outer(r.Seq), ID: r.ID}, Aggregate: ev.agg.name})

@@ -16,7 +16,8 @@ import (
 type sink struct {
 	w    *world
 	p    *process
-	copy int // 0, or the number of the sink in a fan-out
+	copy int // 0, or the number of the sink in a fan-out, or of the destination
+	to   *destinationPlan
 	// inOrder stops an aggregate at its first failure in a batch.
 	inOrder bool
 }
@@ -25,8 +26,12 @@ var errSink = errors.New("sim: the sink failed")
 
 // newSink returns the sink of a process.
 func (p *process) newSink() waybill.Sink {
-	one := &sink{w: p.w, p: p}
-	switch p.w.plan.sink {
+	return p.sinkOf(p.w.plan.sink, &sink{w: p.w, p: p})
+}
+
+// sinkOf returns a sink of a kind.
+func (p *process) sinkOf(kind sinkKind, one *sink) waybill.Sink {
+	switch kind {
 	case destinationSink:
 		return destined{one}
 	case orderedSink:
@@ -66,7 +71,7 @@ func (s *sink) Deliver(ctx context.Context, batch []waybill.Delivery) []error {
 		return nil
 	}
 	first := s.w.tried(s, &batch[0])
-	latency := s.w.plan.sinkLatency
+	latency := s.latency()
 	_ = s.p.sleep(context.Background(), latency/4+time.Duration(s.w.roll("sink latency", first.no, first.n)*float64(latency)))
 	results := make([]error, len(batch), len(batch)+1)
 	failed := make(map[*aggregate]bool)
@@ -84,7 +89,7 @@ func (s *sink) Deliver(ctx context.Context, batch []waybill.Delivery) []error {
 			failed[at.ev.agg] = true
 		}
 	}
-	if s.w.happens(sinkShort, first.no, first.n, s.copy) {
+	if s.happens(sinkShort, first) {
 		return append(results, nil)
 	}
 	return results
@@ -124,9 +129,9 @@ func (s *sink) one(ctx context.Context, d *waybill.Delivery, t try) error {
 	switch {
 	case err != nil:
 		return err
-	case s.w.happens(sinkLies, t.no, t.n, s.copy):
+	case s.happens(sinkLies, t):
 		return fmt.Errorf("%w after the delivery", errSink)
-	case s.w.happens(sinkKills, t.no, t.n, s.copy):
+	case s.happens(sinkKills, t):
 		s.w.lock(func(*world) { t.ev.kills++ })
 		s.p.crash("after a delivery")
 		return errCrashed
@@ -137,12 +142,12 @@ func (s *sink) one(ctx context.Context, d *waybill.Delivery, t try) error {
 // before is what happens instead of a delivery, or in front of it.
 func (s *sink) before(ctx context.Context, t try) error {
 	w := s.w
-	is := func(f fault) bool { return w.happens(f, t.no, t.n, s.copy) }
+	is := func(f fault) bool { return s.happens(f, t) }
 	asked := time.Duration(w.roll("asked", t.no, t.n) * float64(w.plan.maxPut))
 	switch {
 	case s.p.isDead():
 		return errCrashed
-	case t.ev.poison && w.stormy.Load():
+	case t.ev.poison && w.stormy.Load() && (s.to == nil || s.copy == t.no%w.copies() && w.plan.policyOf(t.ev.at[s.copy]).maxAttempts >= 0):
 		w.tally.fault(sinkPoison)
 		w.lock(func(*world) { t.ev.kills++ })
 		s.p.crash("by poison")
@@ -165,6 +170,11 @@ func (s *sink) before(ctx context.Context, t try) error {
 	case is(sinkHang):
 		_ = s.p.sleep(ctx, time.Duration(w.roll("hang", t.no, t.n)*float64(time.Minute)))
 		return errSink
+	case s.hangs():
+		_ = s.p.sleep(ctx, time.Minute)
+		return errSink
+	case is(sinkSlow):
+		_ = s.p.sleep(ctx, time.Duration(w.roll("slow", t.no, t.n)*4*float64(max(s.to.divertAfter(), 50*time.Millisecond))))
 	case is(sinkLate):
 		_ = s.p.sleep(context.Background(), time.Duration(w.roll("late", t.no, t.n)*3*float64(w.plan.relay.Lease)))
 	}
@@ -196,7 +206,10 @@ func (s *sink) stall(t try) {
 func (s *sink) down(ev *event) bool {
 	s.w.mu.Lock()
 	defer s.w.mu.Unlock()
-	return time.Now().Before(s.w.downTill[ev.dest])
+	if s.to != nil && (time.Now().Before(s.w.downTill[s.to.Name]) || time.Now().Before(s.w.downTill[s.to.Name+" "+ev.dest])) {
+		return true
+	}
+	return s.to == nil && time.Now().Before(s.w.downTill[ev.dest])
 }
 
 // deliver hands the event over.

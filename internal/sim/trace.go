@@ -42,7 +42,7 @@ func (t *trace) about(ev *event) []string {
 	var lines []string
 	for i := range t.steps {
 		s := &t.steps[(t.next+i)%len(t.steps)]
-		if s.ev != nil && ev != nil && s.ev != ev && (ev.agg == nil || s.ev.agg != ev.agg) {
+		if s.ev != nil && ev != nil && s.ev.id != ev.id && (ev.agg == nil || s.ev.agg != ev.agg) {
 			continue
 		}
 		lines = append(lines, s.String())
@@ -54,6 +54,9 @@ func (s *step) String() string {
 	text := fmt.Sprintf("%14v %-8s %-18s", s.at, s.p, s.what)
 	if s.ev != nil {
 		text += fmt.Sprintf(" event %-5d", s.ev.no)
+		if s.ev.parent != nil {
+			text += fmt.Sprintf(" at %d", s.ev.to)
+		}
 	}
 	if s.a != 0 || s.b != 0 {
 		text += fmt.Sprintf(" %d/%d", s.a, s.b)

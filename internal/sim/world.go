@@ -29,7 +29,7 @@ type world struct {
 	nodes  []*node
 	// aloft are the lanes of events that are or were in flight, and steppedAt
 	// is when the clock of the database last stepped.
-	aloft     map[waybill.ID]int
+	aloft     map[*event]int
 	steppedAt time.Duration
 	all       sync.WaitGroup // every goroutine of the simulator, and every relay
 
@@ -48,6 +48,7 @@ type world struct {
 	downTill map[string]time.Time     // destination → end of its outage
 	pending  int                      // committed events that are neither delivered nor dead
 	requests map[int]*request
+	to       []destinationModel
 	broker   broker
 }
 
@@ -66,7 +67,7 @@ type aggregate struct {
 	no      int
 	name    store.Aggregate
 	mu      sync.Mutex // the row lock of its transactions
-	waiting [2][]*event
+	waiting [maxCopies][]*event
 	// together: two of its events were with the sink at a time.
 	together bool
 	heldAt   time.Duration // when one of its events was last deferred, counted or dead
@@ -92,8 +93,8 @@ var (
 func newWorld(p plan, t *tally, ignored map[string]bool) (*world, error) {
 	w := &world{
 		ignored: ignored, plan: p, start: time.Now(), done: make(chan struct{}), tally: t,
-		byID: make(map[waybill.ID]*event), aloft: make(map[waybill.ID]int), lanes: make([]laneModel, p.lanes), expires: make(map[waybill.ID]time.Time),
-		downTill: make(map[string]time.Time), requests: make(map[int]*request),
+		byID: make(map[waybill.ID]*event), aloft: make(map[*event]int), lanes: make([]laneModel, p.lanes), expires: make(map[waybill.ID]time.Time),
+		downTill: make(map[string]time.Time), requests: make(map[int]*request), to: make([]destinationModel, len(p.to)),
 	}
 	w.stormy.Store(true)
 	for i := range p.aggregates {
@@ -195,6 +196,7 @@ func (w *world) newEvent(agg *aggregate) *event {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	ev := &event{no: len(w.events), agg: agg}
+	defer w.newPlaces(ev)
 	binary.BigEndian.PutUint64(ev.id[:8], uint64(time.Now().UnixMilli())<<16) //nolint:gosec // a time after 1970
 	binary.BigEndian.PutUint64(ev.id[8:], uint64(ev.no)+1)                    //nolint:gosec // an index
 	w.events = append(w.events, ev)
