@@ -40,7 +40,10 @@ type Destination struct {
 	// Defaults to Config.Workers.
 	Concurrency int
 	// Rate is the maximum number of events per second and node that the sink
-	// receives, with a burst of one second's worth. Defaults to 0: no limit.
+	// receives, with a burst of one second's worth. Defaults to 0: no limit. A
+	// destination that asks for fewer events, with [waybill.RetryAfter] and a
+	// delay or an error with a method TooManyRequests that returns true, gets
+	// fewer until it has accepted events for a while.
 	Rate float64
 
 	// MaxAttempts, BackoffBase, BackoffMax, BackoffSeries, UnknownGrace, OnDead

@@ -487,6 +487,56 @@ func TestDestinationRate(t *testing.T) {
 	})
 }
 
+// tooMany is the answer of a destination that asks for fewer events.
+type tooMany struct{}
+
+func (tooMany) Error() string         { return "429 Too Many Requests" }
+func (tooMany) TooManyRequests() bool { return true }
+
+// TestDestinationAsksForFewer: a destination that refuses all but the first
+// events of each second gets fewer, without a Rate, and later all of them. The
+// other one does not wait.
+func TestDestinationAsksForFewer(t *testing.T) {
+	for name, refusal := range map[string]error{"delay": waybill.RetryAfter(time.Second, errors.New("busy")), "status": tooMany{}} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(f *fixture) {
+				fast, strict := &place{}, &place{}
+				var mu sync.Mutex
+				accepted, refused := make(map[int64]int), 0
+				strict.say(func(context.Context, waybill.Delivery) error {
+					mu.Lock()
+					defer mu.Unlock()
+					second := time.Now().Unix()
+					if accepted[second]++; accepted[second] > 10 {
+						refused++
+						return refusal
+					}
+					return nil
+				})
+				f.startTo(relay.Config{MaxAttempts: 100, BackoffBase: time.Second},
+					relay.Destination{Name: "fast", Sink: fast}, relay.Destination{Name: "strict", Sink: strict})
+				var evs []waybill.Event
+				for i := range 150 {
+					evs = append(evs, event(fmt.Sprint("a", i), i))
+				}
+				f.write(evs...)
+				pass(time.Second)
+				if n := len(fast.accepted()); n != 150 {
+					t.Errorf("fast has %d events after a second", n)
+				}
+				pass(2 * time.Minute)
+				if n := len(strict.accepted()); n != 150 {
+					t.Errorf("strict has %d of 150 events", n)
+				}
+				// At an unlimited rate it refuses 140 + 130 + … calls.
+				if first := 150 - 10; refused < first || refused > 2*first+50 {
+					t.Errorf("strict refused %d calls, want about twice the first %d", refused, first)
+				}
+			})
+		})
+	}
+}
+
 // TestPauseOfADestination: a paused destination gets nothing, and everything in
 // order when it is resumed.
 func TestPauseOfADestination(t *testing.T) {

@@ -281,6 +281,7 @@ func (e *engine) evaluate(j *job, a *answer, note func(at int, d *driver.Diversi
 func (t *target) judge(it *ledger.Item, d *waybill.Delivery, err error, took time.Duration, now time.Time) *driver.Diversion {
 	e := t.e
 	class, delay := waybill.Classify(err)
+	t.adapt(err, now)
 	if class == waybill.ClassDone {
 		t.breaker.passed()
 		if e.observe.Delivered != nil {

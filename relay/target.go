@@ -2,6 +2,7 @@ package relay
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"slices"
 	"time"
@@ -303,6 +304,28 @@ func (t *target) registered(d store.Destination, now time.Time) {
 			t.start(t.lanes[number], now)
 		}
 	}
+}
+
+// adapt adapts the rate of the destination to the result of a delivery. A
+// failure with a delay of its own asks for fewer events.
+func (t *target) adapt(err error, now time.Time) {
+	switch class, delay := waybill.Classify(err); {
+	case class == waybill.ClassDone:
+		if t.rate.accepted(now) {
+			t.e.log.Info("destination takes events at its usual rate", slog.String(logkey.Destination, t.Name))
+		}
+	case class == waybill.ClassRetry && (delay > 0 || asksForFewer(err)):
+		if limit, first := t.rate.slowDown(now); first {
+			t.e.log.Info("destination asks for fewer events", slog.String(logkey.Destination, t.Name), slog.Float64(logkey.Rate, limit))
+		}
+	}
+}
+
+// asksForFewer reports whether an error says that the destination received too
+// many events, without a delay.
+func asksForFewer(err error) bool {
+	var e interface{ TooManyRequests() bool }
+	return errors.As(err, &e) && e.TooManyRequests()
 }
 
 // passKnown removes the events from a job that the destination has received

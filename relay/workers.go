@@ -202,6 +202,9 @@ func (q *queue) finishDelivery(it *ledger.Item, d *waybill.Delivery, err error, 
 		q.event(slog.LevelError, "the sink panicked", it, err, slog.String(logkey.Stack, stack))
 	}
 	v := q.ledger.DeliveryEnded(it, d, err, now)
+	if q.to != nil {
+		q.to.adapt(err, now)
+	}
 	switch {
 	case v.Ignored:
 	case v.Class == waybill.ClassDone:

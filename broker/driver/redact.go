@@ -85,6 +85,12 @@ type hidden struct {
 
 func (h *hidden) Error() string { return h.text }
 
+// TooManyRequests reports whether the destination asks for fewer events.
+func (h *hidden) TooManyRequests() bool {
+	var e interface{ TooManyRequests() bool }
+	return errors.As(h.err, &e) && e.TooManyRequests()
+}
+
 func (h *hidden) Is(target error) bool { return errors.Is(h.err, target) }
 
 // secrets returns every part of the URLs that must not be shown.

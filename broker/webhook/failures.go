@@ -32,6 +32,10 @@ func (e *StatusError) Error() string {
 	return text
 }
 
+// TooManyRequests reports whether the endpoint asks for fewer requests. A relay
+// lowers the rate of a destination whose sink returns such an error.
+func (e *StatusError) TooManyRequests() bool { return e.Code == http.StatusTooManyRequests }
+
 // Failures returns the failure table of webhooks, as the package comment and
 // docs/brokers.md show it.
 func Failures() driver.Failures {

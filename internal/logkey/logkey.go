@@ -75,6 +75,8 @@ const (
 	// Destinations is a number of destinations; Names are the first of them.
 	Destinations = "destinations"
 	Names        = "names"
+	// Rate is the number of events per second that a destination receives.
+	Rate = "rate"
 	// Calls is the number of calls of the sink that are in flight.
 	Calls    = "calls"
 	Dropped  = "dropped"
