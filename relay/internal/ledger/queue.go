@@ -2,11 +2,11 @@ package ledger
 
 import "container/heap"
 
-// queue holds items that can be delivered, urgent ones separately. pop skips
-// items that were dropped while they were queued.
+// queue holds items that can be delivered, urgent ones separately; tenants take
+// turns among the others. pop skips items that were dropped while they were
+// queued.
 type queue struct {
-	normal []*Item
-	head   int
+	normal turns
 	urgent urgent
 	streak int // consecutive urgent items while others waited
 	depth  int // without dropped items
@@ -22,14 +22,14 @@ func (q *queue) push(it *Item) {
 		heap.Push(&q.urgent, it)
 		return
 	}
-	q.normal = append(q.normal, it)
+	q.normal.push(it)
 }
 
 // pop returns the next item, or nil.
 func (q *queue) pop() *Item {
 	for {
 		var it *Item
-		more := q.head < len(q.normal)
+		more := q.normal.n > 0
 		switch {
 		case len(q.urgent) > 0 && (!more || q.streak < maxUrgent):
 			it = heap.Pop(&q.urgent).(*Item)
@@ -37,13 +37,10 @@ func (q *queue) pop() *Item {
 				q.streak++
 			}
 		case more:
-			it = q.normal[q.head]
-			q.normal[q.head] = nil
-			q.head++
+			it = q.normal.pop()
 			if it.state == queued {
 				q.streak = 0
 			}
-			q.compact()
 		default:
 			return nil
 		}
@@ -51,17 +48,6 @@ func (q *queue) pop() *Item {
 			q.depth--
 			return it
 		}
-	}
-}
-
-// compact frees the room of items that were popped.
-func (q *queue) compact() {
-	if q.head == len(q.normal) {
-		q.normal, q.head = q.normal[:0], 0
-	} else if q.head > 1024 && q.head > len(q.normal)/2 {
-		n := copy(q.normal, q.normal[q.head:])
-		clear(q.normal[n:])
-		q.normal, q.head = q.normal[:n], 0
 	}
 }
 

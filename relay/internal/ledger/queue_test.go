@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/waybillhq/waybill"
@@ -82,4 +83,51 @@ func TestDroppedItemsArePassedOver(t *testing.T) {
 	if it := q.pop(); it != nil {
 		t.Errorf("pulled %+v from empty queues", it)
 	}
+}
+
+// TestTenantsTakeTurns: the items of one tenant keep their order, and tenants
+// take turns; an item that was dropped takes no turn.
+func TestTenantsTakeTurns(t *testing.T) {
+	var q queue
+	push := func(tenant string, from, n int64) (items []*Item) {
+		for i := range n {
+			it := anItem(false, 0, from+i)
+			it.row.Event.TenantID = tenant
+			items = append(items, it)
+			q.push(it)
+		}
+		return items
+	}
+	pop := func(n int) (got []int64) {
+		for range n {
+			it := q.pop()
+			if it == nil {
+				break
+			}
+			it.state = inFlight
+			got = append(got, it.row.Seq)
+		}
+		return got
+	}
+	want := func(got []int64, want ...int64) {
+		t.Helper()
+		if !slices.Equal(got, want) {
+			t.Fatalf("order %v, want %v", got, want)
+		}
+	}
+	push("flood", 100, 6)
+	want(pop(2), 100, 101)
+	quiet := push("quiet", 200, 4)
+	push("other", 300, 1)
+	quiet[1].state = dropped
+	q.depth--
+	want(pop(5), 102, 200, 300, 103, 202)
+	push("other", 301, 2)
+	want(pop(9), 104, 203, 301, 105, 302)
+	if q.depth != 0 || q.pop() != nil {
+		t.Errorf("depth %d at the end", q.depth)
+	}
+	push("flood", 106, 2)
+	push("quiet", 204, 1)
+	want(pop(9), 106, 204, 107)
 }
