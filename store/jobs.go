@@ -16,8 +16,8 @@ type JobRecord struct {
 	// StartedAt is the start of the last run, EndedAt the end of the last
 	// completed run, and Next the time of the next run.
 	StartedAt, EndedAt, Next time.Time
-	// Found, Sent, Skipped, Failed and LastError are those of the last completed
-	// run.
+	// Found, Sent, Skipped, Failed and LastError are those of the last
+	// completed run.
 	Found, Sent, Skipped, Failed int
 	LastError                    string
 	// Now is the database's time of this result.

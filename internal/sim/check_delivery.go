@@ -166,7 +166,7 @@ func (w *world) checkRow(p *process, d *waybill.Delivery, ev *event, suspect boo
 	case discarded:
 		w.fail("phantom", ev, "is delivered by %v after an operator discarded it", p)
 		return
-	case pending, delivered, dead:
+	case pending, delivered, dead, filtered:
 	}
 	if p.dead || ev.state != pending || d.Replay != ev.replay {
 		return

@@ -110,38 +110,43 @@ func (w *world) returnedAt(p *process, batch []waybill.Delivery, flights []*flig
 	defer w.mu.Unlock()
 	failed := make(map[*aggregate]bool)
 	for i := range batch {
-		d, f := &batch[i], flights[i]
-		if f == nil {
+		if flights[i] == nil {
 			continue
 		}
 		if i == 0 {
-			p.to[f.to].calls--
+			p.to[flights[i].to].calls--
 		}
-		at := w.at(d, f.to)
 		err := waybill.Unavailable(errSink)
 		if len(results) == len(batch) {
 			err = results[i]
 		}
-		canceled := err != nil && errors.Is(ended, context.Canceled) && !errors.Is(err, waybill.ErrSettled)
-		if err != nil && errors.Is(ended, context.DeadlineExceeded) {
-			for _, src := range []*event{at, at.parent} {
-				src.unsure = src.unsure || src.counted == lease{p, d.Position.Epoch}
-			}
+		w.returnedOne(p, &batch[i], flights[i], failed, err, ended)
+	}
+}
+
+// returnedOne notes the result of one event at a destination. failed are the
+// aggregates with a failed event in front of it in the batch. Mu is held.
+func (w *world) returnedOne(p *process, d *waybill.Delivery, f *flight, failed map[*aggregate]bool, err, ended error) {
+	at := w.at(d, f.to)
+	canceled := err != nil && errors.Is(ended, context.Canceled) && !errors.Is(err, waybill.ErrSettled)
+	if err != nil && errors.Is(ended, context.DeadlineExceeded) {
+		for _, src := range []*event{at, at.parent} {
+			src.unsure = src.unsure || src.counted == lease{p, d.Position.Epoch}
 		}
-		// The relay does not count the failure of an event that it has copied
-		// during the call.
-		late := err != nil && f.direct && at.queued
-		o := at.resultOf(p, d, err, canceled || late || at.agg != nil && failed[at.agg])
-		o.direct, o.settled = f.direct, f.direct && at.queued
-		if w.plan.to[f.to].kind == orderedSink && err != nil && at.agg != nil {
-			failed[at.agg] = true
-		}
-		w.note(p, "returns", at, int64(d.Attempt), 0, o.class.String())
-		delete(p.flying, f)
-		if !f.crashed && !p.dead {
-			at.landed(p, d, f, o)
-			at.parent.landed(p, d, f, o)
-		}
+	}
+	// The relay does not count the failure of an event that it has copied during
+	// the call.
+	late := err != nil && f.direct && at.queued
+	o := at.resultOf(p, d, err, canceled || late || at.agg != nil && failed[at.agg])
+	o.direct, o.settled = f.direct, f.direct && at.queued
+	if w.plan.to[f.to].kind == orderedSink && err != nil && at.agg != nil {
+		failed[at.agg] = true
+	}
+	w.note(p, "returns", at, int64(d.Attempt), 0, o.class.String())
+	delete(p.flying, f)
+	if !f.crashed && !p.dead {
+		at.landed(p, d, f, o)
+		at.parent.landed(p, d, f, o)
 	}
 }
 

@@ -26,8 +26,8 @@ import (
 // of the backup arrives, only announced events arrive again, and consumers that
 // refuse old positions receive every new event.
 func TestOutboxRestored(t *testing.T) {
-	onEach(t, func(t *testing.T, make func(*testing.T) *place) {
-		for _, wrong := range restoreOutbox(t, make(t), true) {
+	onEach(t, func(t *testing.T, open func(*testing.T) *place) {
+		for _, wrong := range restoreOutbox(t, open(t), true) {
 			t.Error(wrong)
 		}
 	})
@@ -37,8 +37,8 @@ func TestOutboxRestored(t *testing.T) {
 // positions twice, and consumers refuse new events. Otherwise
 // TestOutboxRestored would test nothing.
 func TestOutboxRestoredSilently(t *testing.T) {
-	onEach(t, func(t *testing.T, make func(*testing.T) *place) {
-		wrong := strings.Join(restoreOutbox(t, make(t), false), "\n")
+	onEach(t, func(t *testing.T, open func(*testing.T) *place) {
+		wrong := strings.Join(restoreOutbox(t, open(t), false), "\n")
 		for _, want := range []string{"belongs to events", "audit does not have event"} {
 			if !strings.Contains(wrong, want) {
 				t.Errorf("this did not go wrong: %q; but this: %s", want, wrong)

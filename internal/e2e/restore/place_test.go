@@ -47,7 +47,7 @@ type tables struct {
 const lanes = 4
 
 // onEach runs a test in every database.
-func onEach(t *testing.T, test func(t *testing.T, make func(*testing.T) *place)) {
+func onEach(t *testing.T, test func(t *testing.T, open func(*testing.T) *place)) {
 	t.Helper()
 	for _, d := range []struct {
 		name string

@@ -18,9 +18,9 @@ import (
 // backup: every missing order is applied once, in order, before newer ones.
 // The other destination receives nothing again.
 func TestConsumerRestored(t *testing.T) {
-	onEach(t, func(t *testing.T, make func(*testing.T) *place) {
-		at := make(t).use()
-		consumer := make(t)
+	onEach(t, func(t *testing.T, open func(*testing.T) *place) {
+		at := open(t).use()
+		consumer := open(t)
 		s, b := &shop{T: t}, &billing{T: t}
 		var other ledger
 		s.on(at)
