@@ -40,12 +40,16 @@ func NewDestinations[T any](db driver.Store[T], cfg Config) (*Destinations, erro
 	return &Destinations{outbox: outbox, db: roles.Backlogs, cfg: outbox.cfg}, nil
 }
 
+// ErrNoDestination is wrapped by the errors about a destination that is not
+// registered.
+var ErrNoDestination = driver.ErrNoDestination
+
 // ErrInvalid is wrapped by the errors about invalid arguments of
 // [Destinations].
 var ErrInvalid = errors.New("admin: invalid argument")
 
 // UnknownDestinationError is the error of a call with the name of a destination
-// that is not registered. It wraps [driver.ErrNoDestination].
+// that is not registered. It wraps [ErrNoDestination].
 type UnknownDestinationError struct {
 	Name string
 	// Known are the names of the registered destinations.
@@ -60,8 +64,8 @@ func (e *UnknownDestinationError) Error() string {
 	return fmt.Sprintf("admin: unknown destination %q: the outbox has %s", e.Name, strings.Join(e.Known, ", "))
 }
 
-// Unwrap returns [driver.ErrNoDestination].
-func (e *UnknownDestinationError) Unwrap() error { return driver.ErrNoDestination }
+// Unwrap returns [ErrNoDestination].
+func (e *UnknownDestinationError) Unwrap() error { return ErrNoDestination }
 
 // Destination is a destination and the counts of its backlog.
 type Destination struct {

@@ -78,7 +78,7 @@ func local(imported string) string {
 }
 
 // flow lists the packages above the stores.
-var flow = []string{"outbox", "relay", "inbox", "idempotency", "reconcile", "admin", "handler", "broker"}
+var flow = []string{"outbox", "relay", "inbox", "idempotency", "reconcile", "admin", "handler", "broker", "dashboard"}
 
 // rules are the import directions of non-test files: a folder (and its
 // subfolders) → the imports of this repository that it may have. The first rule
@@ -100,6 +100,7 @@ var rules = []struct {
 	{"inbox", []string{".", "store", "store/driver", "observe", "internal/txrun", "internal/backoff", "internal/panics", "internal/kind", "internal/outage", "internal/eventfill"}},
 	{"handler", []string{".", "internal/panics", "internal/kind"}},
 	{"admin", []string{".", "store", "store/driver", "observe", "internal/retention", "internal/outage", "internal/requestkey"}},
+	{"dashboard", []string{".", "store", "observe", "admin"}},
 	{"idempotency/idemtest", []string{".", "store", "store/driver", "store/drivertest", "outbox", "idempotency"}},
 	{"idempotency/httpkey", []string{".", "idempotency", "internal/requestkey"}},
 	{"idempotency/grpckey", []string{".", "idempotency", "internal/requestkey"}},
@@ -187,6 +188,8 @@ func TestJudge(t *testing.T) {
 	}{
 		{"store/pgstore", "store", true},
 		{"outbox", "internal/logkey", true},
+		{"dashboard", "admin", true},
+		{"dashboard", "store/driver", false},
 		{"internal/logkey", "observe", false},
 		{"store/pgstore", "internal/sqltx", true},
 		{"store/pgstore", "outbox", false},

@@ -15,7 +15,6 @@ import (
 	"github.com/waybillhq/waybill/cmd/waybill/internal/connect"
 	"github.com/waybillhq/waybill/cmd/waybill/internal/hint"
 	"github.com/waybillhq/waybill/cmd/waybill/internal/settings"
-	"github.com/waybillhq/waybill/store/driver"
 )
 
 // Streams are the inputs and outputs of a command.
@@ -90,7 +89,7 @@ func codeOf(ctx context.Context, err error) int {
 		return known.code
 	case errors.As(err, &wrong), errors.Is(err, connect.ErrBadURL), errors.Is(err, connect.ErrBadSetting), errors.Is(err, admin.ErrInvalid):
 		return Usage
-	case errors.Is(err, admin.ErrNotFound), errors.Is(err, driver.ErrNoDestination):
+	case errors.Is(err, admin.ErrNotFound), errors.Is(err, admin.ErrNoDestination):
 		return NotFound
 	case errors.Is(err, connect.ErrUnreachable):
 		return Unreachable

@@ -22,7 +22,6 @@ import (
 	"github.com/waybillhq/waybill/cmd/waybill/internal/daemon"
 	"github.com/waybillhq/waybill/cmd/waybill/internal/settings"
 	"github.com/waybillhq/waybill/internal/logkey"
-	"github.com/waybillhq/waybill/store/driver"
 )
 
 // Component returns the component of a daemon that serves HTTP; its port is
@@ -229,7 +228,7 @@ func (a *api) fail(w http.ResponseWriter, err error) {
 		status = http.StatusRequestEntityTooLarge
 	case errors.Is(err, admin.ErrInvalid):
 		status = http.StatusBadRequest
-	case errors.Is(err, admin.ErrNotFound), errors.Is(err, admin.ErrNoKey), errors.Is(err, driver.ErrNoDestination):
+	case errors.Is(err, admin.ErrNotFound), errors.Is(err, admin.ErrNoKey), errors.Is(err, admin.ErrNoDestination):
 		status = http.StatusNotFound
 	case errors.Is(err, admin.ErrNotUncertain):
 		status = http.StatusConflict

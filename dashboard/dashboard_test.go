@@ -1,0 +1,343 @@
+package dashboard_test
+
+import (
+	"fmt"
+	"net/http"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/admin"
+	"github.com/waybillhq/waybill/dashboard"
+	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/memstore"
+)
+
+// A service mounts the dashboard beside its own pages. Only operators may
+// change something.
+func Example() {
+	db, _ := memstore.New(memstore.Config{})
+	ops, _ := admin.NewOutbox(db, admin.Config{})
+	d, err := dashboard.New(dashboard.Config{
+		Outbox: ops,
+		Allow: func(r *http.Request, action dashboard.Action) error {
+			if r.Header.Get("X-Role") != "operator" { // of the service's own authentication
+				return fmt.Errorf("%s is for operators", action)
+			}
+			return nil
+		},
+	})
+	if err != nil {
+		panic(err)
+	}
+	mux := http.NewServeMux()
+	mux.Handle("/waybill/", http.StripPrefix("/waybill", d))
+	server := &http.Server{Handler: mux}
+	server.RegisterOnShutdown(d.Close)
+	fmt.Println(dashboard.New(dashboard.Config{}))
+	// Output: <nil> dashboard: Config.Outbox: required
+}
+
+// TestConfig: the error names every wrong field.
+func TestConfig(t *testing.T) {
+	_, err := dashboard.New(dashboard.Config{QueryTimeout: -1, Interval: -1})
+	for _, want := range []string{"dashboard: Config.Outbox: required", "dashboard: Config.QueryTimeout: -1ns is negative", "dashboard: Config.Interval: -1ns is negative"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %s", err, want)
+		}
+	}
+}
+
+// busy is a shop with something on every screen.
+func busy(t *testing.T) (s *shop, dead, late, ready waybill.Event) {
+	t.Helper()
+	s = newShop(t)
+	dead, late, ready = event("OrderPlaced", "17"), event("OrderShipped", "18"), event("OrderPaid", "17")
+	dead.TenantID = "acme"
+	s.write(dead)
+	s.kill(says("customer 4711 is unknown"))
+	s.write(late)
+	s.divert("shipping", "connection refused")
+	_, _, err := s.to.Add(t.Context(), "billing")
+	s.must(err)
+	_, err = s.to.Pause(t.Context(), "billing", "moves to another data center")
+	s.must(err)
+	s.write(ready)
+	s.consume(dead, "no such product")
+	return s, dead, late, ready
+}
+
+// TestScreens: every screen shows its rows, and only those of the
+// configuration exist.
+func TestScreens(t *testing.T) {
+	s, dead, late, ready := busy(t)
+	s.open()
+	has(t, s.page("/"),
+		"No relay is running: 2 events cannot be delivered", "waybill serve",
+		"1 dead letter", "customer # is unknown",
+		"Destination shipping fails: 1 event waits", "connection refused", "waybill destinations probe shipping",
+		"Destination billing has been paused", "moves to another data center", "waybill destinations resume billing",
+		"Consumer group inventory cannot apply 1 event",
+		"Lanes owned", "Keys in progress")
+	has(t, s.page("/dead"), "customer # is unknown", dead.ID.String(), "acme", "customer 4711 is unknown")
+	has(t, s.page("/events?state=ready"), ready.ID.String(), "OrderPaid")
+	lacks(t, s.page("/events?state=ready"), dead.ID.String())
+	all := s.page("/events")
+	has(t, all, ready.ID.String(), dead.ID.String(), late.ID.String())
+	has(t, s.page("/events?destination=shipping"), late.ID.String(), "connection refused", "Failed, to be retried")
+	has(t, s.page("/destinations"), "shipping", "failing", "connection refused", "billing", "paused", "moves to another data center")
+	has(t, s.page("/blocked?destination=shipping"), late.ID.String(), "connection refused")
+	has(t, s.page("/groups"), "inventory", "no such product", dead.ID.String())
+	has(t, s.page("/keys"), "No key is open.")
+	has(t, s.page("/relays"), "No relay is running", "Lanes: 0 of 4 have a live owner")
+
+	s.cfg = dashboard.Config{Outbox: s.ops, Logger: s.cfg.Logger}
+	s.open()
+	lacks(t, s.page("/"), ">Destinations<", ">Consumer groups<", ">Keys<")
+	for _, path := range []string{"/destinations", "/groups", "/keys", "/nothing", "/events/17", "/events/" + waybill.NewID().String(), "/assets/", "/events?destination=x"} {
+		if a := s.get(path); a.status != http.StatusNotFound {
+			t.Errorf("%s: status %d", path, a.status)
+		}
+	}
+	for _, path := range []string{"/events?id=17", "/events?state=gone", "/events?state=ready&after=x"} {
+		if a := s.get(path); a.status != http.StatusBadRequest {
+			t.Errorf("%s: status %d", path, a.status)
+		}
+	}
+}
+
+// TestEvent: the page of an event says in words what it waits for.
+func TestEvent(t *testing.T) {
+	s, dead, late, ready := busy(t)
+	s.open()
+	has(t, s.page("/events/"+dead.ID.String()), "Dead letter: it is not delivered unless it is replayed.", "customer 4711 is unknown", "acme", "inventory", "no such product")
+	has(t, s.page("/events/"+late.ID.String()), "It has left the outbox, and has yet to reach 1 destination.",
+		"Destination shipping: Waits for its next attempt, which is due in", "it has failed 2 times", "connection refused")
+	has(t, s.page("/events/"+ready.ID.String()), "Is ready and waits for its turn in lane", "No live relay owns lane")
+	_, err := s.to.Pause(t.Context(), "shipping", "is rebuilt")
+	s.must(err)
+	s.open()
+	has(t, s.page("/events/"+late.ID.String()), "Destination shipping: waits until the destination is resumed; it has been paused for", "is rebuilt")
+
+	if a := s.get("/events?id=" + strings.ToLower(ready.ID.String())); a.status != http.StatusOK || a.at.Path != "/ops/waybill/events/"+ready.ID.String() {
+		t.Errorf("a search for an id leads to %s, status %d", a.at, a.status)
+	}
+}
+
+// TestPayloads: payloads and headers are shown only if the configuration says
+// so.
+func TestPayloads(t *testing.T) {
+	s, dead, _, _ := busy(t)
+	s.open()
+	for _, path := range []string{"/", "/dead", "/events", "/events/" + dead.ID.String(), "/groups"} {
+		lacks(t, s.page(path), "payload-canary", "header-canary")
+	}
+	s.cfg.ShowPayloads = true
+	s.open()
+	has(t, s.page("/events/"+dead.ID.String()), "payload-canary", "header-canary")
+	for _, path := range []string{"/", "/dead", "/events"} {
+		lacks(t, s.page(path), "payload-canary", "header-canary")
+	}
+}
+
+// TestCauses: dead letters with the same cause are one group, and the address
+// of a group shows its letters.
+func TestCauses(t *testing.T) {
+	s := newShop(t)
+	var mine []string
+	for i := range 12 {
+		ev := event("OrderPlaced", "")
+		s.write(ev)
+		if i%3 == 0 {
+			s.kill(says("status 503: upstream is away"))
+			mine = append(mine, ev.ID.String())
+		} else {
+			s.kill(says(fmt.Sprintf("order %q at 10.0.0.%d:%d: unknown product 01J%dABC", fmt.Sprint("A-", i), i, i*100, i)))
+		}
+	}
+	s.open()
+	page := s.page("/dead")
+	has(t, page, "<b>8</b>", "<b>4</b>", "status 503: upstream is away", "unknown product #")
+	cause := regexp.MustCompile(`cause=([0-9a-f]{12})[^>]*><bdi>status`).FindStringSubmatch(page)
+	if cause == nil {
+		t.Fatalf("no link to the cause:\n%s", page)
+	}
+	page = s.page("/dead?cause=" + cause[1])
+	has(t, page, mine...)
+	lacks(t, page, "unknown product")
+	has(t, s.page("/dead?cause="+cause[1]+"&type=Other"), "No dead letters with this cause")
+}
+
+// TestLongLists: lists are read in pages.
+func TestLongLists(t *testing.T) {
+	s := newShop(t)
+	var events []waybill.Event
+	for range 120 {
+		events = append(events, event("OrderPlaced", ""))
+	}
+	s.write(events...)
+	s.open()
+	follow := func(path string) {
+		t.Helper()
+		seen := map[string]bool{}
+		next := regexp.MustCompile(`href="(\?[^"]*)" rel="next"`)
+		for n := 0; path != "" && n < 5; n++ {
+			page := s.page(path)
+			for _, m := range regexp.MustCompile(`events/([0-9A-Z]{26})`).FindAllStringSubmatch(page, -1) {
+				seen[m[1]] = true
+			}
+			m := next.FindStringSubmatch(page)
+			before, _, _ := strings.Cut(path, "?")
+			if path = ""; m != nil {
+				path = before + strings.ReplaceAll(m[1], "&amp;", "&")
+			}
+		}
+		if len(seen) != len(events) {
+			t.Errorf("%d of %d events are listed", len(seen), len(events))
+		}
+	}
+	follow("/events?state=ready&type=OrderPlaced")
+	s.kill(says("no"))
+	follow("/dead?type=OrderPlaced")
+}
+
+// TestHostileTexts: nothing that a producer, a consumer or an error wrote can
+// act in the page.
+func TestHostileTexts(t *testing.T) {
+	const script, marks = "<script>alert(1)</script>", "\u202egnp.exe\u202c"
+	s := newShop(t)
+	s.cfg.Title, s.cfg.ShowPayloads, s.cfg.Allow = script, true, anything
+	ev := event(script, `"><img src=x onerror=alert(2)>`)
+	ev.AggregateType, ev.TenantID, ev.CorrelationID = "'onclick='alert(3)", "javascript:alert(4)", marks
+	ev.Headers = map[string]string{script: marks}
+	other := event("Reversed"+marks, script)
+	s.write(ev, other)
+	s.kill(says("\x1b[31mred\x1b[0m </pre>" + script + marks + "\x00\u2066\u200b"))
+	s.consume(ev, script)
+	broken := event("Broken", "")
+	broken.AggregateType, broken.AggregateID = script, marks
+	s.write(broken)
+	s.divert("a\"><i>", script)
+	_, err := s.to.Pause(t.Context(), "a\"><i>", script+"\x1b[2J"+marks)
+	s.must(err)
+	s.open()
+	pages := []string{
+		"/", "/dead", "/events", "/events?type=" + script, "/events/" + ev.ID.String(), "/events/" + other.ID.String(), "/events/" + broken.ID.String(), "/destinations",
+		"/blocked", "/groups", "/groups?group=" + script, "/events?destination=a%22%3E%3Ci%3E", "/blocked?destination=a%22%3E%3Ci%3E",
+	}
+	for _, path := range pages {
+		page := s.page(path)
+		lacks(t, page, "<script>", "<img", "<i>", `onerror="`, "\x1b", "\u2066", "\x00", "\u200b", `href="javascript:`)
+		if got := strings.Count(page, "<script"); got != 1 { // that of the layout
+			t.Errorf("%s has %d scripts", path, got)
+		}
+		visible := regexp.MustCompile(`value="[^"]*"`).ReplaceAllString(page, "")
+		lacks(t, visible, "\u202e", "\u202c")
+	}
+	has(t, s.page("/dead"), `\x1b[31mred\x1b[0m`, `\u202egnp.exe\u202c`, "&lt;script&gt;")
+	for _, path := range []string{"/events?state=" + script, "/events?id=" + script, "/nothing" + script, "/dead?destination=" + script, "/?done=" + script} {
+		lacks(t, s.get(path).text, "<script>")
+	}
+}
+
+// TestHeaders: every answer has the strict policy, and no page has inline
+// scripts or styles, or anything of another site.
+func TestHeaders(t *testing.T) {
+	s, dead, _, _ := busy(t)
+	s.cfg.Allow, s.cfg.ShowPayloads = anything, true
+	s.open()
+	const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+	inline := regexp.MustCompile(`(?i) style=| on[a-z]+=|<style|<script(?: [^>]*)?>[^<]|(?:src|href|action)="(?:https?:)?//`)
+	for _, path := range []string{
+		"/", "/dead", "/events", "/events/" + dead.ID.String(), "/destinations", "/blocked", "/groups", "/relays", "/keys", "/assets/style.css", "/assets/app.js",
+		"/assets/icon.svg", "/nothing", "/assets/nothing",
+	} {
+		a := s.get(path)
+		if got := a.header.Get("Content-Security-Policy"); got != policy {
+			t.Errorf("%s: policy %q", path, got)
+		}
+		if a.header.Get("X-Content-Type-Options") != "nosniff" {
+			t.Errorf("%s may be sniffed", path)
+		}
+		if strings.HasPrefix(a.header.Get("Content-Type"), "text/html") {
+			if m := inline.FindString(a.text); m != "" {
+				t.Errorf("%s contains %s", path, m)
+			}
+			structure(t, path, a.text)
+		}
+	}
+}
+
+// structure checks the outline of a page.
+func structure(t *testing.T, path, page string) {
+	t.Helper()
+	for _, once := range []string{"<h1>", "<main ", "<header ", "<footer>", `class="skip" href="#main"`, `<html lang="en">`} {
+		if n := strings.Count(page, once); n != 1 {
+			t.Errorf("%s has %s %d times", path, once, n)
+		}
+	}
+	if tables, captions := strings.Count(page, "<table"), strings.Count(page, "<caption"); tables != captions {
+		t.Errorf("%s has %d tables and %d captions", path, tables, captions)
+	}
+	for _, m := range regexp.MustCompile(`<th[ >][^>]*>`).FindAllString(page, -1) {
+		if !strings.Contains(m, "scope=") && !strings.HasPrefix(m, "<thead") {
+			t.Errorf("%s has a header cell without a scope: %s", path, m)
+		}
+	}
+	ids := map[string]bool{}
+	for _, m := range regexp.MustCompile(` id="([^"]+)"`).FindAllStringSubmatch(page, -1) {
+		if ids[m[1]] {
+			t.Errorf("%s has the id %s twice", path, m[1])
+		}
+		ids[m[1]] = true
+	}
+}
+
+// TestMounting: the links of every page stay below the mount.
+func TestMounting(t *testing.T) {
+	s, dead, _, _ := busy(t)
+	s.cfg.Allow = anything
+	s.open()
+	if a := s.get(""); a.status != http.StatusOK || a.at.Path != "/ops/waybill/" {
+		t.Errorf("the mount leads to %s, status %d", a.at, a.status)
+	}
+	address := regexp.MustCompile(`(?:href|src|action|formaction)="([^"]*)"`)
+	checked := 0
+	for _, path := range []string{"/", "/dead", "/events", "/events/" + dead.ID.String(), "/destinations", "/groups", "/nothing", "/deep/er/nothing"} {
+		a := s.get(path)
+		for _, m := range address.FindAllStringSubmatch(a.text, -1) {
+			to, err := a.at.Parse(strings.ReplaceAll(m[1], "&amp;", "&"))
+			s.must(err)
+			if !strings.HasPrefix(to.Path, "/ops/waybill/") || to.Host != a.at.Host {
+				t.Errorf("%s leads to %s", path, to)
+				continue
+			}
+			if strings.Contains(to.Path, "/do/") || strings.Contains(m[0], "#main") {
+				continue
+			}
+			checked++
+			if got := s.get(strings.TrimPrefix(to.RequestURI(), "/ops/waybill")); got.status != http.StatusOK && !strings.HasSuffix(to.Path, "nothing") {
+				t.Errorf("%s leads to %s, status %d", path, to, got.status)
+			}
+		}
+	}
+	if checked < 50 {
+		t.Errorf("%d links were followed", checked)
+	}
+}
+
+// TestFailures: a query that fails shows neither its error nor half a page.
+func TestFailures(t *testing.T) {
+	s := newShop(t)
+	s.cfg.QueryTimeout = 1
+	s.open()
+	a := s.get("/")
+	if a.status != http.StatusGatewayTimeout && a.status != http.StatusServiceUnavailable {
+		t.Errorf("status %d: %s", a.status, a.text)
+	}
+	structure(t, "the error", a.text)
+	if n := s.count(store.Dead); n != 0 {
+		t.Error(n)
+	}
+}

@@ -1,0 +1,250 @@
+package dashboard
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"slices"
+	"time"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/admin"
+	"github.com/waybillhq/waybill/store"
+)
+
+// Limits of a scan of dead letters, which includes their payloads.
+const (
+	scanRows  = 5000
+	scanBytes = 32 << 20
+	scanPage  = 200
+)
+
+// causeGroup are the dead letters with one cause.
+type causeGroup struct {
+	// ID identifies the cause in addresses.
+	ID    string
+	Cause string
+	// Types are the types of the first events, at most three, and MoreTypes the
+	// number of the others.
+	Types       []string
+	MoreTypes   int
+	Letters     int64
+	First, Last time.Time
+	// Example is the first event.
+	Example store.Record
+
+	types map[string]bool
+}
+
+// causeID identifies a cause.
+func causeID(text string) string {
+	sum := sha256.Sum256([]byte(text))
+	return hex.EncodeToString(sum[:6])
+}
+
+// group groups dead letters by their causes, the largest group first.
+func group(records []store.Record) []*causeGroup {
+	known := make(map[string]*causeGroup)
+	var out []*causeGroup
+	for _, r := range records {
+		text := cause(r.LastError)
+		g := known[text]
+		if g == nil {
+			g = &causeGroup{ID: causeID(text), Cause: text, First: r.EndedAt, Last: r.EndedAt, Example: r, types: map[string]bool{}}
+			known[text] = g
+			out = append(out, g)
+		}
+		g.add(r)
+	}
+	slices.SortStableFunc(out, func(a, b *causeGroup) int { return cmp.Compare(b.Letters, a.Letters) })
+	return out
+}
+
+// add counts a dead letter.
+func (g *causeGroup) add(r store.Record) {
+	g.Letters++
+	if r.EndedAt.Before(g.First) {
+		g.First = r.EndedAt
+	}
+	if r.EndedAt.After(g.Last) {
+		g.Last = r.EndedAt
+	}
+	if g.types[r.Event.Type] {
+		return
+	}
+	g.types[r.Event.Type] = true
+	if len(g.Types) < 3 {
+		g.Types = append(g.Types, r.Event.Type)
+	} else {
+		g.MoreTypes++
+	}
+}
+
+// selection selects dead letters: by filter, and by cause.
+type selection struct {
+	Destination string
+	Cause       string
+	Filter      store.Filter
+}
+
+// scan is the result of a bounded read of dead letters.
+type scan struct {
+	Records []store.Record
+	// Bounded means that there may be more dead letters.
+	Bounded bool
+}
+
+// scan reads dead letters without their payloads, at most scanRows, oldest
+// first.
+func (s selection) scan(ctx context.Context, rows *admin.Outbox) (scan, error) {
+	var out scan
+	bytes := 0
+	for after := int64(0); ; {
+		page, err := rows.List(ctx, store.Dead, s.Filter, after, scanPage)
+		if err != nil {
+			return out, err
+		}
+		for _, r := range page.Records {
+			bytes += len(r.Event.Payload)
+			r.Event.Payload = nil
+			out.Records = append(out.Records, r)
+		}
+		if page.Next == 0 {
+			return out, nil
+		}
+		if len(out.Records) >= scanRows || bytes >= scanBytes {
+			out.Bounded = true
+			return out, nil
+		}
+		after = page.Next
+	}
+}
+
+// of returns the records of the selected cause, or all.
+func (s selection) of(records []store.Record) []store.Record {
+	if s.Cause == "" {
+		return records
+	}
+	var out []store.Record
+	for _, r := range records {
+		if causeID(cause(r.LastError)) == s.Cause {
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
+// rows returns the outbox, or the backlog of a destination.
+func (d *Dashboard) rows(ctx context.Context, destination string) (*admin.Outbox, error) {
+	switch {
+	case destination == "":
+		return d.cfg.Outbox, nil
+	case d.cfg.Destinations == nil:
+		return nil, admin.ErrNoDestination
+	}
+	return d.cfg.Destinations.Outbox(ctx, destination)
+}
+
+// deadView is the data of the page of dead letters.
+type deadView struct {
+	selection
+	// Places are the outbox and all destinations, with their numbers of dead
+	// letters.
+	Places  []place
+	Groups  []*causeGroup
+	Chosen  *causeGroup
+	Letters []store.Record
+	Next    string
+	// Matching is the number of dead letters that match, Scanned the number of
+	// those that were read, and Bulk of those that a change of all affects.
+	Matching int64
+	Scanned  int
+	Bulk     int
+	// Bounded means that there may be more than those that were read.
+	Bounded bool
+	// LastID is the newest letter that was read: a change of all letters ends
+	// with it.
+	LastID waybill.ID
+}
+
+type place struct {
+	Name, Title string
+	Dead        int64
+	Current     bool
+}
+
+func (d *Dashboard) dead(p *page) (any, error) {
+	p.Title = "Dead letters"
+	v := &deadView{selection: selectionOf(p.query)}
+	rows, err := d.rows(p.ctx, v.Destination)
+	if err != nil {
+		return nil, err
+	}
+	if v.Places, err = d.places(p.ctx, v.Destination); err != nil {
+		return nil, err
+	}
+	found, err := v.scan(p.ctx, rows)
+	if err != nil {
+		return nil, err
+	}
+	v.Groups, v.Scanned, v.Bounded, v.Matching = group(found.Records), len(found.Records), found.Bounded, int64(len(found.Records))
+	if v.Bounded && v.Cause == "" {
+		if v.Matching, err = rows.Count(p.ctx, store.Dead, v.Filter); err != nil {
+			return nil, err
+		}
+	}
+	letters := v.of(found.Records)
+	if v.Cause != "" {
+		v.Matching = int64(len(letters))
+		for _, g := range v.Groups {
+			if g.ID == v.Cause {
+				v.Chosen = g
+			}
+		}
+	}
+	v.Bulk = len(letters)
+	if n := len(letters); n > 0 {
+		v.LastID = letters[n-1].ID
+	}
+	v.Letters, v.Next = cut(letters, p.query("after"))
+	return v, nil
+}
+
+// cut returns the page of records after an id, and the id that the next page
+// begins after.
+func cut(all []store.Record, after string) ([]store.Record, string) {
+	if i := slices.IndexFunc(all, func(r store.Record) bool { return r.ID.String() == after }); i >= 0 {
+		all = all[i+1:]
+	}
+	if len(all) > pageRows {
+		return all[:pageRows], all[pageRows-1].ID.String()
+	}
+	return all, ""
+}
+
+// selectionOf reads a selection from the parameters of an address or a form.
+func selectionOf(value func(name string) string) selection {
+	return selection{Destination: value("destination"), Cause: value("cause"), Filter: filterOf(value)}
+}
+
+// filterOf reads a filter from the parameters of an address or a form.
+func filterOf(value func(name string) string) store.Filter {
+	return store.Filter{Type: value("type"), AggregateType: value("aggregate_type"), AggregateID: value("aggregate_id"), TenantID: value("tenant_id")}
+}
+
+// places returns the outbox and the destinations, with their dead letters.
+func (d *Dashboard) places(ctx context.Context, current string) ([]place, error) {
+	s, err := d.snapshot(ctx)
+	if err != nil {
+		return nil, err
+	}
+	out := []place{{Title: "Outbox", Dead: s.Stats.Dead, Current: current == ""}}
+	for _, to := range s.Destinations {
+		out = append(out, place{Name: to.Name, Title: to.Name, Dead: to.Dead, Current: current == to.Name})
+	}
+	if len(out) == 1 {
+		return nil, nil
+	}
+	return out, nil
+}

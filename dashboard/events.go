@@ -1,0 +1,212 @@
+package dashboard
+
+import (
+	"context"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/store"
+)
+
+// stateRows is the maximum number of rows per state in a search through all
+// states.
+const stateRows = 20
+
+// states are the states of a search, in the order of their display. Failed and
+// scheduled events are the two kinds of delayed ones.
+var states = []struct {
+	Name, Title string
+	state       store.State
+	set         func(f *store.Filter)
+}{
+	{"ready", "Ready", store.Ready, func(*store.Filter) {}},
+	{"failed", "Failed, to be retried", store.Delayed, func(f *store.Filter) { f.Failed = true }},
+	{"scheduled", "Scheduled", store.Delayed, func(f *store.Filter) { f.Untried = true }},
+	{"dead", "Dead", store.Dead, func(*store.Filter) {}},
+	{"delivered", "Delivered", store.Delivered, func(*store.Filter) {}},
+}
+
+// eventsView is the data of the search.
+type eventsView struct {
+	selection
+	State  string
+	States []choice
+	Places []place
+	Found  []section
+}
+
+type choice struct {
+	Name, Title string
+	Current     bool
+}
+
+// Any reports whether an event was found.
+func (v *eventsView) Any() bool {
+	return slices.ContainsFunc(v.Found, func(s section) bool { return len(s.Records) > 0 })
+}
+
+// section are events in one state.
+type section struct {
+	Name, Title string
+	Records     []store.Record
+	// Next is the position of the next page; 0 on the last page. More means
+	// that there are more, which need a choice of the state.
+	Next int64
+	More bool
+}
+
+func (d *Dashboard) events(p *page) (any, error) {
+	p.Title = "Events"
+	v := &eventsView{selection: selectionOf(p.query), State: p.query("state")}
+	if text := p.query("id"); text != "" {
+		id, err := waybill.ParseID(strings.ToUpper(text))
+		if err != nil {
+			return nil, refuse(http.StatusBadRequest, "This is not the id of an event. Ids have 26 letters and digits, such as 01JZ3V8Q5R7M2N4P6S8T0W1X3Y.")
+		}
+		return nil, &redirect{"events/" + id.String()}
+	}
+	rows, err := d.rows(p.ctx, v.Destination)
+	if err != nil {
+		return nil, err
+	}
+	if v.Places, err = d.places(p.ctx, v.Destination); err != nil {
+		return nil, err
+	}
+	after, err := position(p.query("after"))
+	if err != nil {
+		return nil, err
+	}
+	known := v.State == ""
+	for _, one := range states {
+		if one.state == store.Delivered && v.Destination != "" {
+			continue // a backlog has no delivered rows
+		}
+		v.States = append(v.States, choice{one.Name, one.Title, one.Name == v.State})
+		known = known || one.Name == v.State
+		if v.State != "" && one.Name != v.State {
+			continue
+		}
+		f, limit := v.Filter, pageRows
+		one.set(&f)
+		if v.State == "" {
+			after, limit = 0, stateRows
+		}
+		list, err := rows.List(p.ctx, one.state, f, after, limit)
+		if err != nil {
+			return nil, err
+		}
+		s := section{Name: one.Name, Title: one.Title, Records: list.Records, Next: list.Next}
+		if v.State == "" {
+			s.More, s.Next = s.Next != 0, 0
+		}
+		v.Found = append(v.Found, s)
+	}
+	if !known {
+		return nil, refuse(http.StatusBadRequest, "The state must be ready, failed, scheduled, dead or delivered.")
+	}
+	return v, nil
+}
+
+// position reads the position of a page.
+func position(text string) (int64, error) {
+	if text == "" {
+		return 0, nil
+	}
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil {
+		return 0, refuse(http.StatusBadRequest, "The position of the page is not a number.")
+	}
+	return n, nil
+}
+
+// blockedView is the data of the page of blocked aggregates.
+type blockedView struct {
+	Destination string
+	Places      []place
+	Blocked     []blockedRow
+	Bounded     bool
+}
+
+type blockedRow struct {
+	store.Aggregate
+	By      store.Record
+	Waiting int64
+}
+
+func (d *Dashboard) blocked(p *page) (any, error) {
+	p.Title = "Blocked aggregates"
+	v := &blockedView{Destination: p.query("destination")}
+	rows, err := d.rows(p.ctx, v.Destination)
+	if err != nil {
+		return nil, err
+	}
+	if v.Places, err = d.places(p.ctx, v.Destination); err != nil {
+		return nil, err
+	}
+	all, err := rows.Blocked(p.ctx, pageRows)
+	if err != nil {
+		return nil, err
+	}
+	v.Bounded = len(all) == pageRows
+	for _, b := range all {
+		b.By.Event.Payload = nil
+		v.Blocked = append(v.Blocked, blockedRow{b.Aggregate, b.By, b.Waiting})
+	}
+	return v, nil
+}
+
+// destinationsView is the data of the page of destinations.
+type destinationsView struct {
+	*snapshot
+	Rows []destinationRow
+}
+
+type destinationRow struct {
+	bar
+	// State is paused, failing, behind or ok, and LastError that of the first
+	// event that waits for a retry.
+	State     string
+	LastError string
+}
+
+func (d *Dashboard) destinations(p *page) (any, error) {
+	p.Title = "Destinations"
+	s, err := d.snapshot(p.ctx)
+	if err != nil {
+		return nil, err
+	}
+	v := &destinationsView{snapshot: s}
+	for _, b := range s.Bars() {
+		row, err := d.destinationRow(p.ctx, b)
+		if err != nil {
+			return nil, err
+		}
+		v.Rows = append(v.Rows, row)
+	}
+	return v, nil
+}
+
+func (d *Dashboard) destinationRow(ctx context.Context, b bar) (destinationRow, error) {
+	row := destinationRow{bar: b, State: "ok"}
+	if b.Destination.Failed > 0 {
+		rows, err := d.cfg.Destinations.Outbox(ctx, b.Name)
+		if err != nil {
+			return row, err
+		}
+		if row.LastError, err = lastError(ctx, rows); err != nil {
+			return row, err
+		}
+	}
+	switch {
+	case b.IsPaused():
+		row.State = "paused"
+	case b.Destination.Failed > 0:
+		row.State = "failing"
+	case b.Destination.Behind > 0:
+		row.State = "behind"
+	}
+	return row, nil
+}

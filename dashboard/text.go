@@ -1,0 +1,138 @@
+package dashboard
+
+import (
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+)
+
+// clean returns a text in which nothing can act: control characters, terminal
+// codes, marks that change the direction of the text and invisible characters
+// are written as Go writes them in a literal. Line breaks stay. The template
+// escapes HTML.
+func clean(text string) string {
+	var b strings.Builder
+	for i := 0; i < len(text); {
+		r, size := utf8.DecodeRuneInString(text[i:])
+		switch {
+		case r == utf8.RuneError && size == 1:
+			fmt.Fprintf(&b, `\x%02x`, text[i])
+		case r == '\n' || unicode.IsPrint(r):
+			b.WriteRune(r)
+		default:
+			b.WriteString(strings.Trim(strconv.QuoteRuneToASCII(r), "'"))
+		}
+		i += size
+	}
+	return b.String()
+}
+
+// shortRunes is the maximum length of a text in a list.
+const shortRunes = 240
+
+// short returns a clean text for a list, in one line.
+func short(text string) string {
+	text = strings.Join(strings.Fields(text), " ")
+	if utf8.RuneCountInString(text) > shortRunes {
+		text = string([]rune(text)[:shortRunes]) + " …"
+	}
+	return clean(text)
+}
+
+// utc returns an absolute time with its zone.
+func utc(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") }
+
+// ago returns a time relative to another one.
+func ago(t, now time.Time) string {
+	switch d := now.Sub(t); {
+	case d > -time.Second && d < time.Second:
+		return "now"
+	case d < 0:
+		return "in " + span(-d)
+	default:
+		return span(d) + " ago"
+	}
+}
+
+// span returns a duration in its two largest units.
+func span(d time.Duration) string {
+	units := []struct {
+		size time.Duration
+		name string
+	}{{24 * time.Hour, "d"}, {time.Hour, "h"}, {time.Minute, "min"}, {time.Second, "s"}}
+	if d < time.Second {
+		return fmt.Sprintf("%d ms", d.Milliseconds())
+	}
+	for i, u := range units {
+		if d < u.size {
+			continue
+		}
+		text := fmt.Sprintf("%d %s", d/u.size, u.name)
+		if i+1 < len(units) && d/u.size < 10 {
+			if rest := d % u.size / units[i+1].size; rest > 0 {
+				text += fmt.Sprintf(" %d %s", rest, units[i+1].name)
+			}
+		}
+		return text
+	}
+	return ""
+}
+
+// count returns a number with separated thousands.
+func count(n any) string {
+	text := fmt.Sprint(n)
+	for i := len(text) - 3; i > 0 && text[i-1] != '-'; i -= 3 {
+		text = text[:i] + "," + text[i:]
+	}
+	return text
+}
+
+// one returns a number with its noun, which gets an s unless the number is 1.
+func one(n int64, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return count(n) + " " + noun + "s"
+}
+
+// varying matches what differs between errors with the same cause. The first
+// alternative is a code, which stays.
+var varying = regexp.MustCompile(`(?i)\b(?:status|code|sqlstate|errno|http)(?:\s+code)?[\s:=]*[0-9a-z]{3,5}\b` +
+	"|\"[^\"\n]*\"|`[^`\n]*`|\\B'[^'\n]*'" +
+	`|[\w.-]*\d[\w.:-]*`)
+
+// causeRunes is the maximum length of a cause.
+const causeRunes = 200
+
+// cause returns an error text without quoted parts, ids and numbers: events
+// that failed for the same reason have the same cause.
+func cause(text string) string {
+	text = strings.Join(strings.Fields(text), " ")
+	if len(text) > 16*causeRunes { // a limit for the expression
+		text = text[:16*causeRunes]
+	}
+	text = varying.ReplaceAllStringFunc(text, func(part string) string {
+		switch {
+		case strings.ContainsAny(part[:1], "\"'`"):
+			return part[:1] + "…" + part[:1]
+		case codeWord.MatchString(part):
+			return part
+		case strings.HasSuffix(part, ":"):
+			return "#:"
+		}
+		return "#"
+	})
+	if utf8.RuneCountInString(text) > causeRunes {
+		text = string([]rune(text)[:causeRunes]) + " …"
+	}
+	if text == "" {
+		return "no error stored"
+	}
+	return text
+}
+
+var codeWord = regexp.MustCompile(`(?i)^(?:status|code|sqlstate|errno|http)(?:\s+code)?[\s:=]`)
