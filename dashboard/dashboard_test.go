@@ -74,7 +74,7 @@ func TestScreens(t *testing.T) {
 	s, dead, late, ready := busy(t)
 	s.open()
 	has(t, s.page("/"),
-		"No relay is running: 2 events cannot be delivered", "waybill serve",
+		"No relay is running: 2 events cannot be delivered", "waybill doctor",
 		"1 dead letter", "customer # is unknown",
 		"Destination shipping fails: 1 event waits", "connection refused", "waybill destinations probe shipping",
 		"Destination billing has been paused", "moves to another data center", "waybill destinations resume billing",

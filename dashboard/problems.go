@@ -69,7 +69,7 @@ func (s *snapshot) relayProblems() []trouble {
 	switch {
 	case len(s.Stats.Nodes) == 0 && waiting > 0:
 		out = append(out, trouble{
-			Severe: true, What: "No relay is running: " + one(waiting, "event") + " cannot be delivered", Command: "waybill serve", Screen: "relays",
+			Severe: true, What: "No relay is running: " + one(waiting, "event") + " cannot be delivered", Command: "waybill doctor", Screen: "relays",
 		})
 	case len(s.Stats.Nodes) > 0 && unowned > 0:
 		out = append(out, trouble{

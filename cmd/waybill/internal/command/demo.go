@@ -22,6 +22,7 @@ func (a *app) demo() *cobra.Command {
 		Long: `Run a small shop on SQLite and an embedded JetStream server, without any installation. Orders arrive over HTTP with idempotency keys, some
 of them several times; their events go through outbox, relay and broker to an inventory with an inbox. Meanwhile responses are lost, consumers
 crash, the broker is stopped and restarted, and messages are published twice. SQL queries over the tables check five promises continuously.
+The output begins with the address of the dashboard, which shows the tables in a browser while the demo runs.
 
 Ctrl-C delivers all events in flight and prints the verdict; --show-sql prints its queries. The exit code is 0 if every promise was kept.`,
 		Example: `  waybill demo                        # until Ctrl-C
@@ -63,7 +64,7 @@ Ctrl-C delivers all events in flight and prints the verdict; --show-sql prints i
 	flags.Float64Var(&cfg.Rate, "rate", 0, "Orders per second (default 20; with --once 40)")
 	flags.DurationVar(&cfg.Duration, "duration", 0, "Duration of the demo, such as 30s (default: until Ctrl-C)")
 	flags.Uint64Var(&cfg.Seed, "seed", 1, "Seed of the random orders, repeated requests and faults")
-	flags.StringVar(&cfg.Listen, "listen", "127.0.0.1:0", "Loopback address of the shop's orders and /metrics; port 0: any free port")
+	flags.StringVar(&cfg.Listen, "listen", "127.0.0.1:0", "Loopback address of the shop's orders, /dashboard/ and /metrics; port 0: any free port")
 	flags.StringVar(&cfg.Dir, "dir", "", "Folder of the database and the streams, kept after the demo (default: a temporary folder)")
 	return cmd
 }

@@ -30,8 +30,8 @@ type Config struct {
 	// Dir is the folder of the database and the streams, which are kept.
 	// Defaults to a temporary folder.
 	Dir string
-	// Listen is the loopback address of the shop's orders and /metrics.
-	// Defaults to any free port.
+	// Listen is the loopback address of the shop's orders, /dashboard/ and
+	// /metrics. Defaults to any free port.
 	Listen string
 	// Rate is the number of orders per second. Defaults to 20, with
 	// [Config.Once] to 40.

@@ -64,7 +64,7 @@ func (w *world) show(ctx context.Context) error {
 func (s *screen) begin(w *world) {
 	s.dir = w.dir
 	if !s.redraw {
-		s.print(fmt.Sprintf("waybill demo: a shop on SQLite and an embedded JetStream server, with injected faults; seed %d, %s/metrics\n", s.seed, s.url))
+		s.print(fmt.Sprintf("waybill demo: a shop on SQLite and an embedded JetStream server, with injected faults; seed %d\ndashboard: %s%s, metrics: %s/metrics\n", s.seed, s.url, dashboardPath, s.url))
 	}
 }
 
@@ -152,7 +152,7 @@ func (n numbers) suppressed() int64 { return n.ByKey + n.ByInbox }
 func (s *screen) draw(p *proof, n numbers) string {
 	var b strings.Builder
 	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
-	where := fmt.Sprintf("POST %s/orders, GET /metrics", s.url)
+	where := fmt.Sprintf("%s%s POST /orders", s.url, dashboardPath)
 	line("%s  %s", s.bold("waybill demo"), s.dim(fmt.Sprintf("%-47s %16s", where, fmt.Sprintf("seed %d   %s", s.seed, clock(n.After)))))
 	broker := s.green(fmt.Sprintf("%-13s", "up"))
 	if !n.BrokerUp {

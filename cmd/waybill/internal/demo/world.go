@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
@@ -17,6 +18,7 @@ import (
 	"github.com/waybillhq/waybill/broker"
 	"github.com/waybillhq/waybill/broker/natsbroker"
 	"github.com/waybillhq/waybill/cmd/waybill/internal/telemetry"
+	"github.com/waybillhq/waybill/dashboard"
 	"github.com/waybillhq/waybill/idempotency"
 	"github.com/waybillhq/waybill/idempotency/httpkey"
 	"github.com/waybillhq/waybill/inbox"
@@ -281,6 +283,14 @@ func (w *world) openDoor(ctx context.Context) error {
 	mux := http.NewServeMux()
 	mux.Handle("POST /orders", w.shop.lossy(w.once.WrapTx(w.shop.create)))
 	mux.Handle("GET /metrics", w.metrics.Handler())
+	board, err := dashboard.New(dashboard.Config{
+		Outbox: w.ops, Destinations: w.destinations, Inbox: w.groups, Groups: []string{group}, Keys: w.keys, ShowPayloads: true, Title: "Waybill demo",
+		Interval: time.Second, Logger: silent,
+	})
+	if err != nil {
+		return fmt.Errorf("demo: %w", err)
+	}
+	mux.Handle(dashboardPath, localOnly(http.StripPrefix(strings.TrimSuffix(dashboardPath, "/"), board)))
 	socket, err := (&net.ListenConfig{}).Listen(ctx, "tcp", w.cfg.Listen)
 	if err != nil {
 		return fmt.Errorf("demo: %w", err)
@@ -302,6 +312,21 @@ func (w *world) openDoor(ctx context.Context) error {
 		places: make(chan struct{}, maxCustomers),
 	}
 	return nil
+}
+
+// dashboardPath is where the dashboard is.
+const dashboardPath = "/dashboard/"
+
+// localOnly rejects requests for another host: a page whose name was pointed at
+// this machine is not a local client.
+func localOnly(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if host, _, err := net.SplitHostPort(r.Host); err != nil || !loopback(host) {
+			http.Error(w, "the host must be localhost or 127.0.0.1", http.StatusForbidden)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
 }
 
 // countInterval is the interval between updates of the gauges.

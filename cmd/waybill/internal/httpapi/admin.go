@@ -41,6 +41,13 @@ func Component(d *daemon.Daemon, metrics http.Handler) (daemon.Component, error)
 		return daemon.Component{}, err
 	}
 	log.Info("HTTP API started", slog.String(logkey.Address, l.Addr().String()), slog.Bool(logkey.Changes, !s.Token.IsZero()))
+	if s.Dashboard {
+		scheme := "http"
+		if s.Cert != "" {
+			scheme = "https"
+		}
+		log.Info("dashboard started", slog.String(logkey.URL, scheme+"://"+l.Addr().String()+dashboardPath))
+	}
 	return daemon.Component{Name: "http", Run: func(ctx context.Context) error { return run(ctx, l, h, log) }}, nil
 }
 
@@ -57,9 +64,10 @@ type api struct {
 	local   bool
 	door    door
 	log     *slog.Logger
-	// busy and probing limit concurrent requests. Probes have a separate limit,
-	// because a busy daemon is alive.
-	busy, probing chan struct{}
+	// busy, probing and pages limit concurrent requests. Probes have a separate
+	// limit, because a busy daemon is alive, and so has the dashboard, whose
+	// open pages keep their place.
+	busy, probing, pages chan struct{}
 }
 
 // access is the permission that a route requires.
@@ -101,7 +109,7 @@ func (p *problem) Error() string { return p.text }
 func refuse(status int, text string) error { return &problem{status, text} }
 
 // newHandler returns the API of a daemon.
-func newHandler(d *daemon.Daemon, metrics http.Handler) (http.Handler, error) {
+func newHandler(d *daemon.Daemon, metrics http.Handler) (*handler, error) {
 	s := d.Loaded.Daemon().HTTP
 	local, err := Loopback(s.Listen)
 	if err != nil {
@@ -109,7 +117,7 @@ func newHandler(d *daemon.Daemon, metrics http.Handler) (http.Handler, error) {
 	}
 	a := &api{
 		daemon: d, http: s, scrub: settings.NewScrubber(d.Loaded.Secrets()...), metrics: metrics, local: local, log: logger(d),
-		busy: make(chan struct{}, atOnce), probing: make(chan struct{}, probesAtOnce),
+		busy: make(chan struct{}, atOnce), probing: make(chan struct{}, probesAtOnce), pages: make(chan struct{}, atOnce),
 	}
 	mux := http.NewServeMux()
 	for _, route := range Routes() {
@@ -118,7 +126,19 @@ func newHandler(d *daemon.Daemon, metrics http.Handler) (http.Handler, error) {
 	if metrics != nil {
 		mux.Handle("GET /metrics", a.guard(Route{access: look}, metrics))
 	}
-	return a.outside(mux), nil
+	out := &handler{Handler: a.outside(mux), end: func() {}}
+	if s.Dashboard && len(d.Relays) > 0 {
+		if out.end, err = a.mountBoards(mux); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+// handler answers requests; end ends answers that have no end.
+type handler struct {
+	http.Handler
+	end func()
 }
 
 // outside applies the rules for every request: headers, host name, limits.
@@ -134,7 +154,7 @@ func (a *api) outside(next http.Handler) http.Handler {
 			a.fail(w, refuse(http.StatusForbidden, "the host must be localhost or 127.0.0.1"))
 			return
 		}
-		places := a.busy
+		places := a.placesOf(r.URL.Path)
 		if r.URL.Path == healthPath || r.URL.Path == readyPath {
 			places = a.probing
 		}
@@ -149,6 +169,14 @@ func (a *api) outside(next http.Handler) http.Handler {
 		r.Body = http.MaxBytesReader(w, r.Body, bodyBytes)
 		next.ServeHTTP(w, r)
 	})
+}
+
+// placesOf returns the limit of a request that is not a probe.
+func (a *api) placesOf(path string) chan struct{} {
+	if strings.HasPrefix(path, dashboardPath) {
+		return a.pages
+	}
+	return a.busy
 }
 
 func hostOf(host string) string {
@@ -180,11 +208,18 @@ func (a *api) guard(route Route, next http.Handler) http.Handler {
 // unlocked reports whether read access requires no token.
 func (a *api) unlocked() bool { return a.local && a.http.Token.IsZero() }
 
-// authorized checks the token. A client with too many failures is rejected for
-// a while without a check, and every failed check is logged. The hashes are
-// compared in constant time, so that the duration reveals neither a matching
-// prefix nor the length of the token.
+// authorized checks the token of a request.
 func (a *api) authorized(r *http.Request) error {
+	given, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+	return a.matches(r, given, ok)
+}
+
+// matches checks a token that a client gave; ok is false if it gave none. A
+// client with too many failures is rejected for a while without a check, and
+// every failed check is logged. The hashes are compared in constant time, so
+// that the duration reveals neither a matching prefix nor the length of the
+// token.
+func (a *api) matches(r *http.Request, given string, ok bool) error {
 	if a.http.Token.IsZero() {
 		return refuse(http.StatusForbidden, "http.token is not set; changes and payloads are not available")
 	}
@@ -192,7 +227,6 @@ func (a *api) authorized(r *http.Request) error {
 	if !a.door.opens(from, time.Now()) {
 		return refuse(http.StatusTooManyRequests, "too many invalid tokens from this address; retry in a second")
 	}
-	given, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 	want, got := sha256.Sum256([]byte(a.http.Token.Reveal())), sha256.Sum256([]byte(given))
 	if same := subtle.ConstantTimeCompare(want[:], got[:]) == 1; !ok || !same {
 		a.door.failed(from)

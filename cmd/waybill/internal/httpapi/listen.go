@@ -105,11 +105,12 @@ func listen(s settings.HTTP, log *slog.Logger) (net.Listener, error) {
 }
 
 // run answers requests until ctx ends, then finishes the requests in flight.
-func run(ctx context.Context, l net.Listener, h http.Handler, log *slog.Logger) error {
+func run(ctx context.Context, l net.Listener, h *handler, log *slog.Logger) error {
 	server := &http.Server{
 		Handler: h, ReadHeaderTimeout: headerTimeout, ReadTimeout: readTimeout, WriteTimeout: writeTimeout, IdleTimeout: idleTimeout,
 		MaxHeaderBytes: headerBytes, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
+	server.RegisterOnShutdown(h.end)
 	failed := make(chan error, 1)
 	go func() { failed <- server.Serve(l) }()
 	select {

@@ -422,6 +422,10 @@ func daemonKeys() []Key {
 			slot: text(func(s *Settings) *string { return &s.HTTP.Key }),
 		},
 		{
+			Name: "http.dashboard", Default: "true", Unit: "switch", Daemon: true, Help: "Dashboard at /dashboard/ of the HTTP API; changes and payloads need the token",
+			slot: toggle(func(s *Settings) *bool { return &s.HTTP.Dashboard }),
+		},
+		{
 			Name: "http.ready-age", Default: "30s", Unit: "duration", Daemon: true, Help: "Time without progress after which /readyz reports a relay as not ready",
 			slot: span(func(s *Settings) *time.Duration { return &s.HTTP.ReadyAge }),
 		},

@@ -124,6 +124,8 @@ type HTTP struct {
 	Listen    string
 	Token     Secret
 	Cert, Key string
+	// Dashboard serves the dashboard beside the API.
+	Dashboard bool
 	// ReadyAge is the time without progress after which a relay is not ready.
 	ReadyAge time.Duration
 }
