@@ -134,8 +134,8 @@ func (w *world) returnedOne(p *process, d *waybill.Delivery, f *flight, failed m
 			src.unsure = src.unsure || src.counted == lease{p, d.Position.Epoch}
 		}
 	}
-	// The relay does not count the failure of an event that it has copied during
-	// the call.
+	// The relay does not count the failure of an event that it has copied
+	// during the call.
 	late := err != nil && f.direct && at.queued
 	o := at.resultOf(p, d, err, canceled || late || at.agg != nil && failed[at.agg])
 	o.direct, o.settled = f.direct, f.direct && at.queued
