@@ -388,6 +388,33 @@ func TestSlowCallThatFails(t *testing.T) {
 	})
 }
 
+// TestSlowCallOfASuspect: the context of a suspect's call lasts as long as the
+// call, also when the call takes longer than those of the others.
+func TestSlowCallOfASuspect(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixtureOf(t, memstore.Config{Lanes: 1})
+		fast, slow := &place{}, &place{}
+		f.write(event("x", 1))
+		f.abandonLane()
+		slow.say(func(ctx context.Context, _ waybill.Delivery) error {
+			select {
+			case <-time.After(4 * time.Second):
+				return nil
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
+		})
+		f.startTo(relay.Config{}, relay.Destination{Name: "fast", Sink: fast}, relay.Destination{Name: "slow", Sink: slow})
+		pass(2 * time.Minute)
+		if got := slow.all(); len(got) != 1 || !got[0].ok {
+			t.Errorf("slow received %+v", got)
+		}
+		if got := fast.accepted(); len(got) != 1 {
+			t.Errorf("fast received %v", got)
+		}
+	})
+}
+
 // TestDestinationFilters: a destination gets the events that its filters take.
 // An event that no destination takes is done and counted.
 func TestDestinationFilters(t *testing.T) {

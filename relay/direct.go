@@ -89,7 +89,7 @@ func (e *engine) deliverDirect(j *job) {
 		j.answers = append(j.answers, parts[0].call(j.ctx))
 		return
 	}
-	ctx := j.ctx // the job is used again while a late call is under way
+	ctx, stop := j.ctx, j.stop // the job is used again while a late call is under way
 	for _, p := range parts {
 		go func() { answers <- p.call(ctx) }()
 	}
@@ -103,7 +103,8 @@ func (e *engine) deliverDirect(j *job) {
 			j.answers = append(j.answers, a)
 			late = e.patience(parts, j.answers)
 		case <-late:
-			go e.collectLate(answers, len(parts)-len(j.answers))
+			j.late = true
+			go e.collectLate(answers, len(parts)-len(j.answers), stop)
 			return
 		}
 	}
@@ -137,8 +138,12 @@ func (e *engine) patience(parts, answers []answer) <-chan time.Time {
 	return time.After(longest)
 }
 
-// collectLate passes answers that came too late to the engine.
-func (e *engine) collectLate(answers <-chan answer, n int) {
+// collectLate passes answers that came too late to the engine. It ends the
+// context of suspects after the last one.
+func (e *engine) collectLate(answers <-chan answer, n int, stop context.CancelCauseFunc) {
+	if stop != nil {
+		defer stop(nil)
+	}
 	for range n {
 		select {
 		case a := <-answers:

@@ -23,6 +23,7 @@ type job struct {
 
 	stop    context.CancelCauseFunc // of suspects
 	stopped bool                    // stop was called before the delivery ended
+	late    bool                    // calls of destinations are still under way
 
 	results []error
 	took    time.Duration
@@ -127,7 +128,9 @@ func (q *queue) finishJob(j *job) {
 	q.calls--
 	q.chunk.add(len(j.items), j.took)
 	if j.stop != nil {
-		j.stop(nil)
+		if !j.late { // else collectLate does it
+			j.stop(nil)
+		}
 		q.suspects = slices.DeleteFunc(q.suspects, func(x *job) bool { return x == j })
 		j.stop = nil
 	}
