@@ -29,6 +29,8 @@ func Of[T any](db any) driver.Roles[T] {
 	r.SinkGuard, _ = db.(driver.SinkGuard)
 	r.Watcher, _ = db.(driver.Watcher)
 	r.HistoryAudit, _ = db.(driver.HistoryAudit)
+	r.Backlogs, _ = db.(driver.Backlogs)
+	r.Restorer, _ = db.(driver.Restorer)
 	return r
 }
 

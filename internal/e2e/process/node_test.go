@@ -37,6 +37,10 @@ type spec struct {
 	Outage int
 	// Batch makes the sink accept many events at a time.
 	Batch bool
+	// Pair makes the node deliver to two destinations, of which one flaps, as
+	// the seed says.
+	Pair bool
+	Seed uint64
 
 	Lease, Heartbeat, Drain, Backoff, Poll, Sweep time.Duration
 	MaxAttempts, Workers                          int
@@ -75,12 +79,18 @@ func runNode(text string) error {
 	if err != nil {
 		return err
 	}
-	rel, err := relay.New(testroles.Of[any](tables.db), s.sink(notes), relay.Config{
+	cfg := relay.Config{
 		Lease: s.Lease, Heartbeat: s.Heartbeat, DrainTimeout: s.Drain, MaxAttempts: s.MaxAttempts, Workers: s.Workers,
 		BackoffBase: s.Backoff, BackoffMax: max(s.Backoff, time.Second), PollInterval: s.Poll, SweepInterval: s.Sweep,
 		PurgeInterval: -1, // purging commits at arbitrary times
 		Logger:        slog.New(slog.NewTextHandler(out, &slog.HandlerOptions{Level: slog.LevelDebug})),
-	})
+	}
+	var rel *relay.Relay
+	if s.Pair {
+		rel, err = s.pair(tables, cfg)
+	} else {
+		rel, err = relay.New(testroles.Of[any](tables.db), s.sink(notes), cfg)
+	}
 	if err != nil {
 		return err
 	}
