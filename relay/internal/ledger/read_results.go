@@ -126,6 +126,9 @@ func (g *Ledger) finishFast(r *Read, a *Answer) {
 	}
 	if g.isBehind() {
 		p.rate, p.rateAt = 0, g.now
+		if fresh == 0 { // else polls would follow without a pause while a lane waits
+			p.chase.empty++
+		}
 	} else {
 		p.arrived(fresh, g.now)
 		if !g.selfPolling {
