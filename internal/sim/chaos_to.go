@@ -147,7 +147,10 @@ func (w *world) refill(s *stream, k int) bool {
 func (w *world) refilled(at *event, replay int) {
 	w.pending++
 	at.state, at.attempts, at.replay, at.dueAt, at.counted = pending, 0, replay, time.Time{}, lease{}
-	at.queued, at.final, at.readBy, at.outcomes = true, false, nil, nil // a new life
+	at.queued, at.final, at.readBy = true, false, nil
+	for _, o := range at.outcomes { // a new life; a settlement may be repeated
+		o.undone, o.settled = true, true
+	}
 	w.note(nil, "refilled", at, int64(replay), 0, "")
 }
 

@@ -134,12 +134,18 @@ func (b backlog) read(ctx context.Context, read func(context.Context) (driver.Pa
 	s := b.c.s
 	return b.c.readPage(ctx, callBacklogRead, func(ctx context.Context) (driver.Page, error) {
 		s.flush()
+		defer s.exclude()()
 		p, err := read(ctx)
 		s.w.lock(func(w *world) {
 			s.outerPage(&p)
 			for i := range p.Rows {
-				if at := w.modelOf(b.to, p.Rows[i].ID); at != nil {
-					at.readBy = b.c.p
+				at := w.modelOf(b.to, p.Rows[i].ID)
+				if at == nil {
+					continue
+				}
+				at.readBy = b.c.p
+				if !at.queued {
+					w.fail("copies", at, "has a row in the backlog, and no settlement has copied it")
 				}
 			}
 		})
