@@ -49,6 +49,7 @@ const lanes = 4
 // onEach runs a test in every database.
 func onEach(t *testing.T, test func(t *testing.T, open func(*testing.T) *place)) {
 	t.Helper()
+	t.Parallel()
 	for _, d := range []struct {
 		name string
 		make func(*testing.T) *place
