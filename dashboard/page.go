@@ -76,6 +76,9 @@ func (p *page) May(action string) bool {
 	return p.d.cfg.Allow != nil && p.d.cfg.Allow(p.r, Action(action)) == nil
 }
 
+// ReadOnly reports whether the dashboard makes no changes.
+func (p *page) ReadOnly() bool { return p.d.cfg.Allow == nil }
+
 // Nonce returns a text that makes a form count once.
 func (p *page) Nonce() string { return random() }
 

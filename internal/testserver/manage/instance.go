@@ -84,6 +84,8 @@ func shells() []program {
 		{names: []string{"pgbouncer"}, packages: []string{"pgbouncer"}, optional: true},
 		{names: []string{"mariadb"}, packages: []string{"mariadb-client"}, optional: true},
 		{names: []string{"sqlite3"}, packages: []string{"sqlite3"}, optional: true},
+		// Without a font a page has no letters.
+		{names: []string{"chromium"}, packages: []string{"chromium", "fonts-dejavu-core"}, optional: true},
 	}
 }
 
