@@ -42,7 +42,7 @@ func TestReadOnly(t *testing.T) {
 // other changes are refused.
 func TestAllow(t *testing.T) {
 	s, dead, _, _ := busy(t)
-	s.cfg.Allow = func(r *http.Request, action dashboard.Action) error {
+	s.cfg.Allow = func(_ *http.Request, action dashboard.Action) error {
 		if action != dashboard.Replay {
 			return errors.New("only replays")
 		}

@@ -64,7 +64,7 @@ func (d *Dashboard) event(p *page) (any, error) {
 		return nil, err
 	}
 	v.Verdict = verdict(&v.Journey, paused, p.Now)
-	v.Facts = facts(&v.Journey.Event)
+	v.Facts = facts(&v.Event)
 	v.Places = places(&v.Journey)
 	if v.HasGroups = d.cfg.Inbox != nil; v.HasGroups {
 		if v.Groups, err = d.records(p.ctx, id); err != nil {
@@ -72,9 +72,9 @@ func (d *Dashboard) event(p *page) (any, error) {
 		}
 	}
 	if v.Shown {
-		v.Payload, v.Omitted = payload(&v.Journey.Event)
-		for _, name := range slices.Sorted(maps.Keys(v.Journey.Event.Headers)) {
-			v.Headers = append(v.Headers, fact{name, v.Journey.Event.Headers[name]})
+		v.Payload, v.Omitted = payload(&v.Event)
+		for _, name := range slices.Sorted(maps.Keys(v.Event.Headers)) {
+			v.Headers = append(v.Headers, fact{name, v.Event.Headers[name]})
 		}
 	}
 	return v, nil

@@ -58,15 +58,20 @@ type section struct {
 	More bool
 }
 
+// toEvent leads to the page of an event whose id was typed.
+func toEvent(text string) error {
+	id, err := waybill.ParseID(strings.ToUpper(text))
+	if err != nil {
+		return refuse(http.StatusBadRequest, "This is not the id of an event. Ids have 26 letters and digits, such as 01JZ3V8Q5R7M2N4P6S8T0W1X3Y.")
+	}
+	return &redirect{"events/" + id.String()}
+}
+
 func (d *Dashboard) events(p *page) (any, error) {
 	p.Title = "Events"
 	v := &eventsView{selection: selectionOf(p.query), State: p.query("state")}
 	if text := p.query("id"); text != "" {
-		id, err := waybill.ParseID(strings.ToUpper(text))
-		if err != nil {
-			return nil, refuse(http.StatusBadRequest, "This is not the id of an event. Ids have 26 letters and digits, such as 01JZ3V8Q5R7M2N4P6S8T0W1X3Y.")
-		}
-		return nil, &redirect{"events/" + id.String()}
+		return nil, toEvent(text)
 	}
 	rows, err := d.rows(p.ctx, v.Destination)
 	if err != nil {
@@ -203,9 +208,9 @@ func (d *Dashboard) destinationRow(ctx context.Context, b bar) (destinationRow, 
 	switch {
 	case b.IsPaused():
 		row.State = "paused"
-	case b.Destination.Failed > 0:
+	case b.Failed > 0:
 		row.State = "failing"
-	case b.Destination.Behind > 0:
+	case b.Behind > 0:
 		row.State = "behind"
 	}
 	return row, nil

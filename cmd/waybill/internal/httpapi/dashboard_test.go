@@ -138,7 +138,7 @@ func TestDashboardCookie(t *testing.T) {
 	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "http://127.0.0.1:9292"+loginPath, strings.NewReader("token="+token))
 	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	b.handler.ServeHTTP(w, r)
-	c := w.Result().Cookies() //nolint:bodyclose // of a recorder
+	c := w.Result().Cookies()
 	if len(c) != 1 || !c[0].HttpOnly || c[0].SameSite != http.SameSiteStrictMode || c[0].Path != "/dashboard" || strings.Contains(c[0].Value, token) {
 		t.Fatalf("cookies %v", c)
 	}
