@@ -48,7 +48,8 @@ type Destination struct {
 
 	// MaxAttempts, BackoffBase, BackoffMax, BackoffSeries, UnknownGrace, OnDead
 	// and DeliverTimeout replace the fields of the same name in [Config].
-	// Default to those.
+	// Default to those. [Continue] is the zero value: Block in the Config
+	// applies to every destination.
 	MaxAttempts             int
 	BackoffBase, BackoffMax time.Duration
 	BackoffSeries           []time.Duration
