@@ -8,7 +8,7 @@
 //	go run ./internal/e2e/bench idle      the cost of an idle relay
 //	go run ./internal/e2e/bench takeover  the time until a relay is at full speed after kill -9
 //	go run ./internal/e2e/bench conditions  the cost of old snapshots and blocked aggregates
-//	go run ./internal/e2e/bench destinations  the cost of destinations, and of one that is down for the others
+//	go run ./internal/e2e/bench destinations  the cost of several destinations, also if one is down
 //	go run ./internal/e2e/bench apart     the latency while the relay is another process
 //	go run ./internal/e2e/bench brokers   the publish rate of a relay for each broker, beside its client library by hand
 //	go run ./internal/e2e/bench idempotency  the cost of a key for its request
