@@ -172,11 +172,14 @@ func (w *world) settledOne(p *process, ev *event, r *driver.Result, kind string,
 			w.checkDead(p, ev, o, r)
 		}
 	}
-	w.count(p, ev, o, r, kind == "retry" && durable)
-	o.settled, o.last = true, &as
 	if kind == "done" {
+		// Done records no attempts. Those of a repeated result are not those of
+		// a row that was copied from the history since.
+		ev.counted, o.settled, o.last = lease{}, true, &as
 		return
 	}
+	w.count(p, ev, o, r, kind == "retry" && durable)
+	o.settled, o.last = true, &as
 	ev.attempts = r.Attempts
 	if ev.agg != nil {
 		ev.agg.heldAt = w.now()
