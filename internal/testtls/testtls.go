@@ -29,6 +29,8 @@ type Authority struct {
 	// ServerCert and ServerKey are files with the certificate of a server at
 	// 127.0.0.1 and localhost.
 	ServerCert, ServerKey string
+	// OldCert and OldKey are those of a certificate that has expired.
+	OldCert, OldKey string
 
 	pool *x509.CertPool
 }
@@ -48,15 +50,16 @@ func New(t testing.TB) *Authority {
 	if err != nil || !a.pool.AppendCertsFromPEM(text) {
 		t.Fatal("the authority's certificate cannot be read: ", err)
 	}
-	leaf := func(serial int64, name string, usage x509.ExtKeyUsage) (string, string) {
+	leaf := func(serial int64, name string, usage x509.ExtKeyUsage, until time.Duration) (string, string) {
 		return a.write(t, dir, name, &x509.Certificate{
-			SerialNumber: big.NewInt(serial), Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
+			SerialNumber: big.NewInt(serial), Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(until),
 			KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{usage},
 			DNSNames: []string{"localhost"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback},
 		}, newKey(t), root, rootKey)
 	}
-	a.Cert, a.Key = leaf(2, "client", x509.ExtKeyUsageClientAuth)
-	a.ServerCert, a.ServerKey = leaf(3, "server", x509.ExtKeyUsageServerAuth)
+	a.Cert, a.Key = leaf(2, "client", x509.ExtKeyUsageClientAuth, 24*time.Hour)
+	a.ServerCert, a.ServerKey = leaf(3, "server", x509.ExtKeyUsageServerAuth, 24*time.Hour)
+	a.OldCert, a.OldKey = leaf(4, "expired", x509.ExtKeyUsageServerAuth, -time.Minute)
 	return a
 }
 

@@ -82,8 +82,11 @@ func (a account) own(path string) error {
 // can run if it is a script.
 func (a account) write(path, text string) error {
 	mode := os.FileMode(0o644)
-	if strings.HasPrefix(text, "#!") {
+	switch {
+	case strings.HasPrefix(text, "#!"):
 		mode = 0o755
+	case strings.Contains(text, "PRIVATE KEY"): // PostgreSQL refuses one that others can read
+		mode = 0o600
 	}
 	if err := os.WriteFile(path, []byte(text), mode); err != nil {
 		return err

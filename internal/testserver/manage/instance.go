@@ -40,7 +40,8 @@ type Request struct {
 	// Shells also ensures the databases' command line clients.
 	Shells bool
 	// Secure, if not nil, makes Kafka and Pulsar also listen with TLS, at the
-	// last of their ports.
+	// last of their ports. PostgreSQL, MariaDB and MySQL then accept no
+	// connections without TLS.
 	Secure *Certificates
 	// NoSync makes MariaDB and MySQL answer before the disk has the data: they
 	// create and drop tables faster, and are no measure of a commit's time.
@@ -52,6 +53,20 @@ type Certificates struct {
 	// Cert and Key are the server's; CA is the authority of clients, which must
 	// present a certificate.
 	Cert, Key, CA string
+}
+
+// copies returns copies of the files in the server's folder, which its account
+// can read, and their names.
+func (c *Certificates) copies(at place) (files map[string]string, names Certificates) {
+	files = make(map[string]string)
+	put := func(name, from string) string {
+		// The server reports an empty file.
+		text, _ := os.ReadFile(from)
+		to := filepath.Join(at.dir, name)
+		files[to] = string(text)
+		return to
+	}
+	return files, Certificates{Cert: put("server.pem", c.Cert), Key: put("server.key", c.Key), CA: put("ca.pem", c.CA)}
 }
 
 // securer is an engine that can listen with TLS.

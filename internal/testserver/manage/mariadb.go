@@ -13,7 +13,11 @@ import (
 	"github.com/waybillhq/waybill/internal/testserver"
 )
 
-type mariadb struct{}
+type mariadb struct{ certificates *Certificates }
+
+// secured implements securer: clients need TLS. The server demands certificates
+// of users that were created so, and of no others.
+func (mariadb) secured(c Certificates) engine { return mariadb{certificates: &c} }
 
 func (mariadb) name() string    { return testserver.MariaDBName }
 func (mariadb) env() string     { return testserver.EnvMariaDB }
@@ -76,7 +80,7 @@ func grantAll(host string) string {
 }
 
 func (m mariadb) start(at place, ports []int) command {
-	return command{argv: []string{
+	return m.certificates.need(at, command{argv: []string{
 		m.server(),
 		"--no-defaults", // not the configuration of the system's server
 		"--datadir=" + at.data,
@@ -94,7 +98,22 @@ func (m mariadb) start(at place, ports []int) command {
 		"--innodb-buffer-pool-size=256M",
 		"--max-connections=300",
 		"--max-allowed-packet=64M",
-	}}
+	}})
+}
+
+// need adds the arguments with which MariaDB and MySQL accept connections with
+// TLS only. Without certificates it adds none.
+func (c *Certificates) need(at place, server command) command {
+	if c == nil {
+		return server
+	}
+	files, names := c.copies(at)
+	for name, text := range server.files {
+		files[name] = text
+	}
+	server.files = files
+	server.argv = append(server.argv, "--ssl-cert="+names.Cert, "--ssl-key="+names.Key, "--ssl-ca="+names.CA, "--require-secure-transport=ON")
+	return server
 }
 
 // noSync: the server writes to its files all the same, so the data outlives the

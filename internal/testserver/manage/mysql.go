@@ -16,7 +16,10 @@ import (
 )
 
 // mysql is Oracle's server. Debian's stable suites contain MariaDB instead.
-type mysql struct{}
+type mysql struct{ certificates *Certificates }
+
+// secured implements securer, as that of MariaDB.
+func (mysql) secured(c Certificates) engine { return mysql{certificates: &c} }
 
 func (mysql) debs() debs {
 	return debs{
@@ -87,7 +90,7 @@ func (m mysql) recipe(data string) []step {
 
 func (m mysql) start(at place, ports []int) command {
 	client := filepath.Join(at.dir, "mysql")
-	return command{
+	return m.certificates.need(at, command{
 		argv: m.server(
 			"--no-defaults",
 			"--datadir="+at.data,
@@ -113,7 +116,7 @@ func (m mysql) start(at place, ports []int) command {
 			client: "#!/bin/sh\nexec " + shellWords(m.debs().command("usr/bin/mysql")) + ` "$@"` + "\n",
 		},
 		also: []string{testserver.EnvMySQLClient + "=" + client},
-	}
+	})
 }
 
 func (mysql) noSync() []string { return mariadb{}.noSync() }

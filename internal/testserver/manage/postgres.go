@@ -19,7 +19,16 @@ import (
 const login = "waybill"
 
 // postgres is the system's server, or one of a downloaded release.
-type postgres struct{ release release }
+type postgres struct {
+	release      release
+	certificates *Certificates
+}
+
+// secured implements securer: clients need TLS and a certificate.
+func (p postgres) secured(c Certificates) engine {
+	p.certificates = &c
+	return p
+}
 
 func (p postgres) name() string {
 	if p.release != "" {
@@ -128,7 +137,18 @@ func (p postgres) start(at place, ports []int) command {
 	} {
 		argv = append(argv, "-c", setting)
 	}
-	return command{argv: argv}
+	if p.certificates == nil {
+		return command{argv: argv}
+	}
+	files, names := p.certificates.copies(at)
+	clients := filepath.Join(at.dir, "clients.conf")
+	files[clients] = "hostssl all all all scram-sha-256 clientcert=verify-ca\n"
+	for _, setting := range []string{
+		"ssl=on", "ssl_cert_file=" + names.Cert, "ssl_key_file=" + names.Key, "ssl_ca_file=" + names.CA, "hba_file=" + clients,
+	} {
+		argv = append(argv, "-c", setting)
+	}
+	return command{argv: argv, files: files}
 }
 
 // ready reads the state in the postmaster's pid file: unlike an answer on the

@@ -20,8 +20,8 @@ func Start(tb testing.TB, name string) manage.Server {
 	return start(tb, manage.Request{Only: []string{name}, Private: true}).Servers[0]
 }
 
-// StartSecure starts a server, Kafka or Pulsar, that ends with the test, and
-// returns the host and port of its TLS listener.
+// StartSecure starts a server that ends with the test, and returns the host and
+// port of its TLS listener. Not every server can: see [manage.Request].
 func StartSecure(tb testing.TB, name string, c manage.Certificates) string {
 	tb.Helper()
 	s := start(tb, manage.Request{Only: []string{name}, Private: true, Secure: &c}).Servers[0]

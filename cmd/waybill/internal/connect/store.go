@@ -1,7 +1,9 @@
 package connect
 
 import (
+	"cmp"
 	"context"
+	"crypto/tls"
 	"database/sql"
 	"errors"
 	"net"
@@ -17,6 +19,7 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/waybillhq/waybill"
+	brokerdriver "github.com/waybillhq/waybill/broker/driver"
 	"github.com/waybillhq/waybill/cmd/waybill/internal/hint"
 	"github.com/waybillhq/waybill/cmd/waybill/internal/settings"
 	"github.com/waybillhq/waybill/outbox"
@@ -120,7 +123,11 @@ func (s *Store) reach(ctx context.Context, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	if err := s.SQL.PingContext(ctx); err != nil {
-		return unreachable("store.url", s.Address, "check that the server is running, and the user name and password; waybill config shows the origin of the URL", err)
+		advice := "check that the server is running, and the user name and password; waybill config shows the origin of the URL"
+		if notTrusted := new(tls.CertificateVerificationError); errors.As(err, &notTrusted) {
+			advice = "check the server's certificate, and name the file of its authority in the URL: sslrootcert=FILE for PostgreSQL, ca=FILE for MySQL"
+		}
+		return unreachable("store.url", s.Address, advice, err)
 	}
 	return nil
 }
@@ -251,6 +258,13 @@ func openMySQL(cfg settings.Store, u *url.URL) (*Store, error) {
 		return nil, badURL("store.url", form, "missing database")
 	}
 	mc.Timeout = cfg.ConnectTimeout
+	secure, err := brokerdriver.TakeTLS(query, nil)
+	if err != nil {
+		return nil, hint.New("ca, cert and key are files in PEM format", "%w: store.url: %w", ErrBadSetting, err)
+	}
+	if secure != nil && query.Has("tls") {
+		return nil, badURL("store.url", "write either tls=…, or ca, cert, key and insecure", "two descriptions of TLS")
+	}
 	dsn := mc.FormatDSN()
 	if len(query) > 0 {
 		sep := "?"
@@ -259,10 +273,11 @@ func openMySQL(cfg settings.Store, u *url.URL) (*Store, error) {
 		}
 		dsn += sep + query.Encode()
 	}
-	mc, err := mysql.ParseDSN(dsn)
+	mc, err = mysql.ParseDSN(dsn)
 	if err != nil { // err may quote the URL
 		return nil, badURL("store.url", form+"; the query parameters are those of go-sql-driver", "rejected by MySQL's driver")
 	}
+	mc.TLS = cmp.Or(secure, mc.TLS)
 	mc.Logger = &mysql.NopLogger{} // the driver also returns the errors that it logs
 	connector, err := mysql.NewConnector(mc)
 	if err != nil {
