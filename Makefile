@@ -108,6 +108,15 @@ SIM ?= 2m
 sim: ## simulate crashes, pauses, lost answers and late commits in virtual time for SIM (2m); SIM_FLAGS=-sim.seed=7
 	go test -count=1 -timeout 0 -run '^TestSim$$' ./internal/sim -v -sim.for=$(SIM) -sim.tally=$(CURDIR)/.tools/sim-tally.json $(SIM_FLAGS)
 
+HUGO := hugo --source site --noBuildLock
+.PHONY: site
+site: ## build the documentation's site into .tools/site; needs hugo
+	$(HUGO) --destination $(CURDIR)/.tools/site --cleanDestinationDir --panicOnWarning
+
+.PHONY: site-serve
+site-serve: ## show the documentation's site, and follow changes; needs hugo
+	$(HUGO) serve --renderToMemory
+
 .PHONY: fuzz
 fuzz: ## run every fuzz target for FUZZTIME (30s)
 	@found=; while read -r dir package; do \

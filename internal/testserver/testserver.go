@@ -148,14 +148,15 @@ func Pulsar(tb testing.TB) string {
 
 // Shell returns the path of a server's command line client: "psql", "pg_dump",
 // "mariadb", "mariadb-dump", "mysql", "sqlite3", "redis-cli", "kcat" or
-// "pulsar-client"; also of "pgbouncer", which is a server, and of "chromium", a
-// browser. Without it the test is skipped, or fails if EnvRequire requires the
-// server that the client belongs to.
+// "pulsar-client"; also of "pgbouncer", which is a server, of "chromium", a
+// browser, and of "hugo", which builds the documentation's site. Without it the
+// test is skipped, or fails if EnvRequire requires the server that the client
+// belongs to.
 func Shell(tb testing.TB, name string) string {
 	tb.Helper()
 	client, ok := clients[name]
 	if !ok {
-		tb.Fatalf("testserver.Shell(%q): know only psql, pg_dump, pgbouncer, mariadb, mariadb-dump, mysql, sqlite3, redis-cli, kcat, pulsar-client and chromium", name)
+		tb.Fatalf("testserver.Shell(%q): know only psql, pg_dump, pgbouncer, mariadb, mariadb-dump, mysql, sqlite3, redis-cli, kcat, pulsar-client, chromium and hugo", name)
 	}
 	if client.env != "" {
 		return address(tb, client.server, client.env, "/path/to/"+name)
@@ -183,6 +184,7 @@ var clients = map[string]struct{ server, install, env string }{
 	// belongs to no server, so any requirement includes it
 	"sqlite3":       {server: anyServer, install: "sqlite3"},
 	"chromium":      {server: PostgresName, install: "chromium"},
+	"hugo":          {server: anyServer, install: "hugo"},
 	"redis-cli":     {server: RedisName, install: "redis-tools"},
 	"kcat":          {server: KafkaName, install: "kcat"},
 	"pulsar-client": {server: PulsarName, env: EnvPulsarClient},

@@ -22,7 +22,7 @@ func TestReportSaysWhatIsMissingAndWhatToDo(t *testing.T) {
 	}
 	for _, want := range []string{
 		"postgres", "initdb", "mariadbd or mysqld", "mariadb-install-db", "psql", "sqlite3", "no apt-get",
-		"apt-get install chromium fonts-dejavu-core mariadb-client mariadb-server pgbouncer postgresql postgresql-client sqlite3",
+		"apt-get install chromium fonts-dejavu-core hugo mariadb-client mariadb-server pgbouncer postgresql postgresql-client sqlite3",
 		testserver.EnvPostgres + "=", testserver.EnvMariaDB + "=",
 	} {
 		if !strings.Contains(err.Error(), want) {

@@ -101,6 +101,7 @@ func shells() []program {
 		{names: []string{"sqlite3"}, packages: []string{"sqlite3"}, optional: true},
 		// Without a font a page has no letters.
 		{names: []string{"chromium"}, packages: []string{"chromium", "fonts-dejavu-core"}, optional: true},
+		{names: []string{"hugo"}, packages: []string{"hugo"}, optional: true},
 	}
 }
 
