@@ -3,6 +3,8 @@ package waybill
 import (
 	"encoding/json"
 	"fmt"
+
+	"github.com/waybillhq/waybill/internal/jsontext"
 )
 
 // Spec holds the properties that all events of a definition share. The zero
@@ -56,7 +58,7 @@ func Define[P any](eventType string, spec Spec) Definition[P] {
 		var p P
 		_, raw := any(p).([]byte)
 		switch {
-		case isJSON(spec.ContentType):
+		case jsontext.IsType(spec.ContentType):
 			spec.Codec = jsonCodec{}
 		case raw:
 			spec.Codec = rawCodec{}

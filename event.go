@@ -1,9 +1,6 @@
 package waybill
 
-import (
-	"strings"
-	"time"
-)
+import "time"
 
 // GlobalAggregate is the default aggregate type.
 const GlobalAggregate = "__GLOBAL__"
@@ -92,15 +89,4 @@ func (e Event) Ordered() bool {
 // Delayed reports whether the event asks for a delivery later than at once.
 func (e Event) Delayed() bool {
 	return e.Delay > 0 || !e.AvailableAt.IsZero()
-}
-
-// isJSON reports whether a content type is JSON: application/json, or any type
-// that ends in +json.
-func isJSON(contentType string) bool {
-	if contentType == "" || contentType == JSON {
-		return true
-	}
-	media, _, _ := strings.Cut(contentType, ";")
-	media = strings.ToLower(strings.TrimSpace(media))
-	return media == "" || media == JSON || strings.HasSuffix(media, "+json")
 }

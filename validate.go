@@ -203,7 +203,7 @@ func checkPayload(contentType string, payload []byte) error {
 	switch {
 	case len(payload) > MaxPayload:
 		return &FieldError{"Payload", fmt.Sprintf("%d bytes, at most %d", len(payload), MaxPayload)}
-	case isJSON(contentType) && !jsontext.Valid(payload):
+	case jsontext.IsType(contentType) && !jsontext.Valid(payload):
 		return &FieldError{"Payload", "not valid JSON; set ContentType if it is something else"}
 	}
 	return nil

@@ -302,6 +302,22 @@ func (e *consumption[T]) delivered(ctx context.Context, attempt int) context.Con
 	return waybill.ContextWithDelivery(ctx, waybill.Delivery{Event: *e.ev, Attempt: attempt})
 }
 
+// opened returns the event as the handler receives it, and a context that
+// carries it.
+func (e *consumption[T]) opened(ctx context.Context, attempt int) (context.Context, waybill.Event, error) {
+	ctx = e.delivered(ctx, attempt)
+	if e.g.opts.Open == nil {
+		return ctx, *e.ev, nil
+	}
+	ev, err := e.g.opts.Open(ctx, *e.ev)
+	if err != nil {
+		return ctx, ev, err
+	}
+	d, _ := waybill.DeliveryFrom(ctx)
+	d.Event = ev
+	return waybill.ContextWithDelivery(ctx, d), ev, nil
+}
+
 // prove checks that the handler's effects are in the transaction. Recording a
 // success or settling a delivery proves it as well.
 func (g *Group[T]) prove(ctx context.Context, tx T) error {
@@ -314,7 +330,13 @@ func (g *Group[T]) prove(ctx context.Context, tx T) error {
 // apply calls the handler. A handler that ignores its context and returns after
 // the deadline has failed: its transaction cannot be committed.
 func (e *consumption[T]) apply(ctx context.Context, tx T, attempt int) error {
-	err := panics.Call(func() error { return e.fn(e.delivered(ctx, attempt), tx, *e.ev) })
+	err := panics.Call(func() error {
+		ctx, ev, err := e.opened(ctx, attempt)
+		if err != nil {
+			return err
+		}
+		return e.fn(ctx, tx, ev)
+	})
 	if err == nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		err = fmt.Errorf("the handler returned after its deadline: %w", ctx.Err())
 	}

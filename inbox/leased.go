@@ -65,7 +65,8 @@ func (l *Lease[T]) Finish(ctx context.Context, fn func(ctx context.Context, tx T
 //
 // Effects outside the database can happen more than once: the progress of an
 // interrupted attempt is unknown. [Lease.Key] and [Lease.Fence] let other
-// services detect a repeated or late attempt.
+// services detect a repeated or late attempt. With Options.Open the opened
+// event is the one of [waybill.DeliveryFrom].
 func (g *Group[T]) ConsumeLeased(ctx context.Context, ev waybill.Event, fn func(ctx context.Context, l *Lease[T]) error) (Result, error) {
 	if fn == nil {
 		return Result{}, errors.New("inbox: the handler is nil")
@@ -78,7 +79,13 @@ func (e *consumption[T]) underLease(ctx context.Context, a driver.Attempt, numbe
 	g := e.g
 	l := &Lease[T]{effort: e, attempt: a, number: number}
 	inner, cancel := context.WithDeadlineCause(ctx, e.until, fmt.Errorf("%w: Options.Lease has expired", waybill.ErrLeaseLost))
-	err := panics.Call(func() error { return e.leased(e.delivered(inner, number), l) })
+	err := panics.Call(func() error {
+		ctx, _, err := e.opened(inner, number)
+		if err != nil {
+			return err
+		}
+		return e.leased(ctx, l)
+	})
 	cancel()
 	switch {
 	case l.finished:

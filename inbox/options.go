@@ -1,10 +1,12 @@
 package inbox
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"time"
 
+	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/internal/backoff"
 )
 
@@ -32,6 +34,11 @@ type Options struct {
 	// StoreEvent stores a failed event with its record, so that [Inbox.Run] can
 	// retry it without another delivery. Defaults to false.
 	StoreEvent bool
+	// Open returns the event as the handler receives it: it decrypts or
+	// decompresses the payload, see package payload. Its error is the
+	// attempt's. Records and stored events keep the payload as it came.
+	// Defaults to none: the handler receives the event as it came.
+	Open func(ctx context.Context, ev waybill.Event) (waybill.Event, error)
 }
 
 // Key defines which deliveries are the same event.

@@ -1,6 +1,7 @@
 package inbox
 
 import (
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -9,7 +10,7 @@ import (
 func TestOptions(t *testing.T) {
 	got := Options{}.withDefaults()
 	want := Options{Lease: 30 * time.Second, MaxAttempts: 20, BackoffBase: time.Second, BackoffMax: 5 * time.Minute}
-	if got != want {
+	if !reflect.DeepEqual(got, want) {
 		t.Errorf("the defaults are %+v, want %+v", got, want)
 	}
 	if n := (Options{MaxAttempts: 1}).withDefaults().attempts(); n != 1 {

@@ -1,10 +1,13 @@
-// Package jsontext checks whether bytes are JSON. It returns the same result as
-// encoding/json's Valid, which a fuzz test verifies, at a fraction of the cost:
-// every written payload is checked, and the standard scanner's call per byte
-// dominated the client's cost of a write.
+// Package jsontext checks whether bytes and content types are JSON. Valid
+// returns the same result as encoding/json's Valid, which a fuzz test verifies,
+// at a fraction of the cost: every written payload is checked, and the standard
+// scanner's call per byte dominated the client's cost of a write.
 package jsontext
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+	"strings"
+)
 
 // maxDepth is the maximum nesting of arrays and objects, as in encoding/json.
 const maxDepth = 10000
@@ -19,6 +22,18 @@ func Valid(data []byte) bool {
 	}
 	s.space()
 	return s.at == len(s.data)
+}
+
+// IsType reports whether a content type is JSON: none, application/json, or any
+// type that ends in +json.
+func IsType(contentType string) bool {
+	const plain = "application/json"
+	if contentType == "" || contentType == plain {
+		return true
+	}
+	media, _, _ := strings.Cut(contentType, ";")
+	media = strings.ToLower(strings.TrimSpace(media))
+	return media == "" || media == plain || strings.HasSuffix(media, "+json")
 }
 
 // scanner scans JSON. Its methods return false where the text is not JSON.

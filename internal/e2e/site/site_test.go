@@ -54,7 +54,7 @@ func parse(t *testing.T, file string) page {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }()
 	tree, err := html.Parse(f)
 	if err != nil {
 		t.Fatal(err)

@@ -1,0 +1,2 @@
+// Package payloads keeps payloads in stores of gocloud.dev/blob.
+package payloads
