@@ -9,8 +9,10 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	_ "time/tzdata" // an image without files has no time zones
 
 	"github.com/mattn/go-isatty"
+	_ "golang.org/x/crypto/x509roots/fallback" // and no authorities; the system's are used where they exist
 
 	"github.com/waybillhq/waybill/cmd/waybill/internal/command"
 )
