@@ -144,6 +144,12 @@ tidy: ## go mod tidy in every module; repairs the list in go.work
 release: ## make the release commit and its tags here: VERSION=v0.1.0; pushes nothing
 	@$(RELEASE) tag "$(VERSION)"
 
+# VERSION is that of HEAD's tag unless the command line has one.
+.PHONY: artifacts artefacts
+artifacts: ## build archives, images, checksums and bills of materials into dist: VERSION=v0.1.0; ARTIFACTS='-only host'
+	@go run ./internal/e2e/artifacts -version '$(VERSION)' $(ARTIFACTS)
+artefacts: artifacts
+
 .PHONY: apidiff
 apidiff: $(APIDIFF_TOOL) ## compare the API of the released modules with the last tag, or with BASE
 	@$(RELEASE) apidiff $(APIDIFF_TOOL) $(BASE)
