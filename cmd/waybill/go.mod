@@ -22,7 +22,7 @@ require (
 	github.com/waybillhq/waybill/broker/pulsarbroker v0.0.0
 	github.com/waybillhq/waybill/broker/rabbitbroker v0.0.0
 	github.com/waybillhq/waybill/broker/redisbroker v0.0.0
-	github.com/waybillhq/waybill/idempotency/httpkey v0.0.0
+	github.com/waybillhq/waybill/demo v0.0.0
 	github.com/waybillhq/waybill/observe/otelobserve v0.0.0
 	github.com/waybillhq/waybill/store/mysqlstore v0.0.0
 	github.com/waybillhq/waybill/store/pgstore v0.0.0
@@ -88,6 +88,7 @@ require (
 	github.com/sirupsen/logrus v1.9.3 // indirect
 	github.com/spaolacci/murmur3 v1.1.0 // indirect
 	github.com/twmb/franz-go/pkg/kmsg v1.15.0 // indirect
+	github.com/waybillhq/waybill/idempotency/httpkey v0.0.0 // indirect
 	github.com/x448/float16 v0.8.4 // indirect
 	go.opentelemetry.io/auto/sdk v1.2.1 // indirect
 	go.opentelemetry.io/otel v1.47.0 // indirect

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// Root returns the root folder of the repository: the folder with go.work, at
-// or above the test's folder.
+// Root returns the root folder of the repository: the folder with go.work and
+// LICENSE, at or above the test's folder. The demo has a go.work of its own.
 func Root(tb testing.TB) string {
 	tb.Helper()
 	dir, err := os.Getwd()
@@ -18,12 +18,14 @@ func Root(tb testing.TB) string {
 		tb.Fatal(err)
 	}
 	for {
-		if _, err := os.Stat(filepath.Join(dir, "go.work")); err == nil {
+		_, noWork := os.Stat(filepath.Join(dir, "go.work"))
+		_, noLicense := os.Stat(filepath.Join(dir, "LICENSE"))
+		if noWork == nil && noLicense == nil {
 			return dir
 		}
 		parent := filepath.Dir(dir)
 		if parent == dir {
-			tb.Fatal("docblock: no go.work at or above the test's folder")
+			tb.Fatal("docblock: no go.work with LICENSE at or above the test's folder")
 		}
 		dir = parent
 	}

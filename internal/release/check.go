@@ -27,7 +27,7 @@ func (r *Repo) Check(ctx context.Context) error {
 			errs = append(errs, r.checkReleased(m), r.checkImports(m, filesOf(m.dir, names)))
 		}
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, r.checkWorkspaces(ctx))...)
 }
 
 // checkRequirements reports the requirements that go.work does not replace.

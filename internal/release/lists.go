@@ -14,6 +14,7 @@ var released = []string{
 	"broker/redisbroker",
 	"broker/watermillbridge",
 	"cmd/waybill",
+	"demo",
 	"idempotency/grpckey",
 	"idempotency/httpkey",
 	"observe/otelobserve",

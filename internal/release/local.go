@@ -143,6 +143,47 @@ func (r *Repo) tidyWork(ctx context.Context) error {
 	return edit(ctx, r.file("go.work"), args)
 }
 
+// checkWorkspaces reports the modules that a go.work file of a module uses or
+// needs and does not replace, and those that it has without need.
+func (r *Repo) checkWorkspaces(ctx context.Context) error {
+	var errs []error
+	for _, name := range r.workspaces()[1:] {
+		home, err := r.in(path.Dir(name))
+		if err != nil {
+			return err
+		}
+		var work struct {
+			Use     []struct{ DiskPath string }
+			Replace []struct{ Old, New requirement }
+		}
+		if err := r.json(ctx, &work, "work", "edit", "-json", name); err != nil {
+			return err
+		}
+		used, replaced := []string{}, []string{}
+		for _, use := range work.Use {
+			used = append(used, path.Join(home.dir, filepath.ToSlash(use.DiskPath)))
+		}
+		for _, replace := range work.Replace {
+			replaced = append(replaced, replace.Old.Path+"@"+replace.Old.Version+" "+path.Join(home.dir, replace.New.Path))
+		}
+		wantUsed, wantReplaced := []string{home.dir}, []string{}
+		for _, need := range r.siblings(home) {
+			m, _ := r.module(need.Path)
+			wantUsed, wantReplaced = append(wantUsed, m.dir), append(wantReplaced, need.Path+"@"+need.Version+" "+m.dir)
+		}
+		for _, list := range [][]string{used, replaced, wantUsed, wantReplaced} {
+			slices.Sort(list)
+		}
+		if !slices.Equal(used, wantUsed) {
+			errs = append(errs, fmt.Errorf("%s uses %q, want %q: the module and what it requires", name, used, wantUsed))
+		}
+		if !slices.Equal(replaced, wantReplaced) {
+			errs = append(errs, fmt.Errorf("%s replaces %q, want %q", name, replaced, wantReplaced))
+		}
+	}
+	return errors.Join(errs...)
+}
+
 // workPath returns a folder as go.work writes it.
 func workPath(dir string) string {
 	if dir == "." {

@@ -131,7 +131,7 @@ func (r *Repo) order() ([]module, error) {
 	return ordered, nil
 }
 
-// changeVersions replaces the placeholder in all go.mod files and in go.work.
+// changeVersions replaces the placeholder in all go.mod and go.work files.
 func (p *prepared) changeVersions(ctx context.Context) error {
 	scratch, err := os.MkdirTemp("", "waybill-release-*")
 	if err != nil {
@@ -149,13 +149,18 @@ func (p *prepared) changeVersions(ctx context.Context) error {
 		p.changed[name], err = os.ReadFile(file)
 		return err
 	}
-	work, err := p.read("go.work")
-	if err != nil {
-		return err
+	for _, name := range p.repo.workspaces() {
+		work, err := p.read(name)
+		if err != nil {
+			return err
+		}
+		for _, m := range p.repo.modules {
+			// In place, rather than by "go work edit": the list stays one block.
+			work = bytes.ReplaceAll(work, []byte(m.path+" "+Placeholder+" =>"), []byte(m.path+" "+p.version+" =>"))
+		}
+		p.changed[name] = work
 	}
 	for _, m := range p.repo.modules {
-		// In place, rather than by "go work edit": the list stays one block.
-		work = bytes.ReplaceAll(work, []byte(m.path+" "+Placeholder+" =>"), []byte(m.path+" "+p.version+" =>"))
 		var mod []string
 		for _, need := range p.repo.siblings(m) {
 			mod = append(mod, "-require="+need.Path+"@"+p.version)
@@ -164,7 +169,6 @@ func (p *prepared) changeVersions(ctx context.Context) error {
 			return err
 		}
 	}
-	p.changed["go.work"] = work
 	return nil
 }
 

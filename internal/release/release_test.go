@@ -122,6 +122,14 @@ func TestBrokenModules(t *testing.T) {
 			"not in go.work", "go.work", "use ./test\n", "",
 			"test is in a list of internal/release/lists.go and not in go.work", false,
 		},
+		{
+			"not used in a workspace of a module", "cmd/tool/go.work", "use ../../store/fakestore\n", "",
+			`cmd/tool/go.work uses ["." "cmd/tool"]`, false,
+		},
+		{
+			"another folder in a workspace of a module", "cmd/tool/go.work", "=> ../../store/fakestore\n", "=> ../../test\n",
+			"cmd/tool/go.work replaces", false,
+		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			dir := scratchRepo(t)
@@ -186,6 +194,9 @@ func TestTag(t *testing.T) {
 	}
 	if work := git("show", "v0.1.0:go.work"); strings.Contains(work, Placeholder) || !strings.Contains(work, "github.com/waybillhq/waybill v0.1.0 => .") {
 		t.Errorf("go.work of the release does not replace the version:\n%s", work)
+	}
+	if work := git("show", "v0.1.0:cmd/tool/go.work"); strings.Contains(work, Placeholder) || !strings.Contains(work, "github.com/waybillhq/waybill v0.1.0 => ../..") {
+		t.Errorf("go.work of a module of the release does not replace the version:\n%s", work)
 	}
 	download(t, dir, git("show", "v0.1.0:cmd/tool/go.sum"))
 
@@ -292,6 +303,9 @@ var scratch = map[string]string{
 	"store/fakestore/a.go":   "package fakestore\n\nimport \"github.com/waybillhq/waybill\"\n\nconst Two = waybill.One + 1\n",
 	"cmd/tool/go.mod": "module github.com/waybillhq/waybill/cmd/tool\n\ngo 1.25.0\n\nrequire github.com/waybillhq/waybill v0.0.0\n\n" +
 		"require github.com/waybillhq/waybill/store/fakestore v0.0.0\n",
+	"cmd/tool/go.work": "go 1.25.0\n\nuse .\nuse ../..\nuse ../../store/fakestore\n\n" +
+		"replace github.com/waybillhq/waybill v0.0.0 => ../..\n" +
+		"replace github.com/waybillhq/waybill/store/fakestore v0.0.0 => ../../store/fakestore\n",
 	"cmd/tool/main.go": "package main\n\nimport (\n\t\"github.com/waybillhq/waybill\"\n\t\"github.com/waybillhq/waybill/store/fakestore\"\n)\n\n" +
 		"func main() { println(waybill.One, fakestore.Two) }\n",
 	"test/go.mod": "module github.com/waybillhq/waybill/test\n\ngo 1.25.0\n\nrequire github.com/waybillhq/waybill v0.0.0\n",

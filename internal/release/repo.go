@@ -161,6 +161,19 @@ func (r *Repo) siblings(m module) []requirement {
 	return found
 }
 
+// workspaces returns go.work and the go.work files of modules, which have only
+// some of the modules: a first command then downloads no others.
+func (r *Repo) workspaces() []string {
+	names := []string{"go.work"}
+	for _, m := range r.modules {
+		name := path.Join(m.dir, "go.work")
+		if _, err := os.Stat(r.file(name)); err == nil && m.dir != "." {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
 // file returns the name of a file of the repository in the file system.
 func (r *Repo) file(name string) string { return filepath.Join(r.dir, filepath.FromSlash(name)) }
 

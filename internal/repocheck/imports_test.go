@@ -114,6 +114,7 @@ var rules = []struct {
 	{"broker/driver", []string{".", "observe", "broker", "internal/message", "internal/backoff", "internal/panics", "internal/outage", "internal/eventfill"}},
 	{"broker", []string{".", "observe", "broker", "broker/driver", "internal/message", "internal/panics", "internal/eventfill"}},
 	{"cmd", nil},
+	{"demo", nil},
 	{"internal/sim", []string{".", "store", "store/driver", "store/memstore", "observe", "outbox", "relay", "handler", "inbox", "idempotency", "admin", "internal/testroles", "internal/mutants", "internal/docblock", "internal/sim"}},
 	{"internal/retention", []string{".", "store", "store/driver", "observe", "internal/outage"}},
 	{"internal/txrun", []string{".", "store", "store/driver", "observe"}},
@@ -148,6 +149,9 @@ func TestImportDirections(t *testing.T) {
 func judge(folder, target string) string {
 	if target == "" || target == folder || target == "internal/logkey" { // constants
 		return ""
+	}
+	if strings.HasPrefix(target, "demo/") && !strings.HasPrefix(folder, "demo/") && !strings.HasPrefix(folder, "cmd/") {
+		return "only cmd imports the demo"
 	}
 	if (target == "cmd" || strings.HasPrefix(target, "cmd/")) && !strings.HasPrefix(folder, "cmd/") {
 		return "nothing imports cmd"
@@ -211,6 +215,9 @@ func TestJudge(t *testing.T) {
 		{"internal/e2e/chaos", "internal/e2e/process/journal", true},
 		{"cmd/waybill", "internal/e2e/process/journal", false},
 		{"outbox", "cmd/waybill", false},
+		{"demo/app", "demo/shop", true},
+		{"cmd/waybill/internal/demo", "demo/shop", true},
+		{"internal/e2e/process", "demo/shop", false},
 		{"broker/natsbroker", "broker", true},
 		{"broker/natsbroker", "broker/driver", true},
 		{"broker/driver", "broker/membroker", false},

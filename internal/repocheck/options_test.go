@@ -147,7 +147,7 @@ func TestOptions(t *testing.T) {
 // isPublic reports whether users import the packages of a folder.
 func isPublic(folder string) bool {
 	parts := strings.Split(folder, "/")
-	return !slices.Contains(parts, "internal") && !slices.Contains(parts, "testdata") && !slices.Contains([]string{"cmd", "test", "bench", "examples"}, parts[0])
+	return !slices.Contains(parts, "internal") && !slices.Contains(parts, "testdata") && !slices.Contains([]string{"cmd", "demo", "test", "bench", "examples"}, parts[0])
 }
 
 // TestSettingNames: the last part of each key of the program's settings, or

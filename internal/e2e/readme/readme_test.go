@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -165,5 +166,28 @@ func TestFragments(t *testing.T) {
 			text = strings.Replace(text, "\n\t}\n\treturn err", "\n_, _, _, _, _ = box, err, db, order, sink\n\t}\n\treturn err", 1)
 			goTool(t, "build", overlay(t, map[string]string{"fragment/main.go": text}), "-o", os.DevNull, "./fragment")
 		})
+	}
+}
+
+// TestFirstCommand: the first command of the README compiles the demo and
+// proves it, without any variable of the Makefile.
+func TestFirstCommand(t *testing.T) {
+	command := strings.Fields(docblock.Blocks(t, "README.md", "sh")[0])
+	if !slices.Equal(command[:3], []string{"go", "run", "-C"}) {
+		t.Fatalf("the first command is %q", command)
+	}
+	cmd := exec.CommandContext(t.Context(), command[0], append(command[1:], "--once")...)
+	cmd.Dir = docblock.Root(t)
+	cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "GOWORK=") })
+	text, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, text)
+	}
+	for _, want := range []string{
+		" s  compiled\n", "dashboard: http://127.0.0.1:", "kill -9 of the inventory before its commit", "✔ 5 one key", "\nKEPT ",
+	} {
+		if !strings.Contains(string(text), want) {
+			t.Errorf("the output has no %q:\n%s", want, text)
+		}
 	}
 }

@@ -12,10 +12,11 @@ import (
 
 	"github.com/waybillhq/waybill/cmd/waybill/internal/demo"
 	"github.com/waybillhq/waybill/cmd/waybill/internal/hint"
+	"github.com/waybillhq/waybill/demo/shop"
 )
 
 func (a *app) demo() *cobra.Command {
-	cfg := demo.Config{Out: a.Out}
+	cfg := shop.Config{Out: a.Out}
 	var sabotage string
 	cmd := &cobra.Command{
 		Use: "demo", Short: "Run a small shop with injected faults and verify it with SQL", Args: needs(0, 0, ""),
@@ -33,10 +34,10 @@ Ctrl-C delivers all events in flight and prints the verdict; --show-sql prints i
 			if cmd.Flags().Changed("rate") && cfg.Rate <= 0 {
 				return usage("write --rate 20 for 20 orders per second", "demo: --rate must be greater than 0")
 			}
-			cfg.Sabotage = demo.Sabotage(sabotage)
-			if sabotage != "" && !slices.Contains(demo.Sabotages(), sabotage) {
-				advice := "kinds of sabotage: " + strings.Join(demo.Sabotages(), ", ")
-				if near := hint.Nearest(sabotage, demo.Sabotages()); near != "" {
+			cfg.Sabotage = shop.Sabotage(sabotage)
+			if sabotage != "" && !slices.Contains(shop.Sabotages(), sabotage) {
+				advice := "kinds of sabotage: " + strings.Join(shop.Sabotages(), ", ")
+				if near := hint.Nearest(sabotage, shop.Sabotages()); near != "" {
 					advice = "did you mean " + near + "?"
 				}
 				return usage(advice, "demo: unknown sabotage %q", sabotage)
@@ -44,9 +45,9 @@ Ctrl-C delivers all events in flight and prints the verdict; --show-sql prints i
 			cfg.Redraw, cfg.Rows = isTerminal(a.Out), func() int { return rows(a.Out) }
 			cfg.Color = cfg.Redraw && !slices.ContainsFunc(a.Environ, func(v string) bool { return strings.HasPrefix(v, "NO_COLOR=") && v != "NO_COLOR=" })
 			err := demo.Run(cmd.Context(), cfg)
-			var broken *demo.BrokenError
+			var broken *shop.BrokenError
 			switch {
-			case errors.Is(err, demo.ErrConfig):
+			case errors.Is(err, shop.ErrConfig):
 				return usage("see waybill demo --help", "%w", err)
 			case errors.As(err, &broken):
 				// A broken promise takes precedence over the signal that ended
@@ -58,8 +59,8 @@ Ctrl-C delivers all events in flight and prints the verdict; --show-sql prints i
 	}
 	flags := cmd.Flags()
 	flags.BoolVar(&cfg.Once, "once", false, "Short fixed scenario with every fault, followed by the proof")
-	flags.StringVar(&sabotage, "sabotage", "", "Promise to break on purpose, in the scenario of --once: "+strings.Join(demo.Sabotages(), ", "))
-	complete(cmd, "sabotage", demo.Sabotages()...)
+	flags.StringVar(&sabotage, "sabotage", "", "Promise to break on purpose, in the scenario of --once: "+strings.Join(shop.Sabotages(), ", "))
+	complete(cmd, "sabotage", shop.Sabotages()...)
 	flags.BoolVar(&cfg.ShowSQL, "show-sql", false, "Output of the proof's queries with the verdict")
 	flags.Float64Var(&cfg.Rate, "rate", 0, "Orders per second (default 20; with --once 40)")
 	flags.DurationVar(&cfg.Duration, "duration", 0, "Duration of the demo, such as 30s (default: until Ctrl-C)")

@@ -2,6 +2,9 @@ package demo
 
 import (
 	"bufio"
+	"bytes"
+	"context"
+	"database/sql"
 	"fmt"
 	"net/http"
 	"os"
@@ -12,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/waybillhq/waybill/demo/shop"
 	"github.com/waybillhq/waybill/internal/docblock"
 )
 
@@ -108,24 +112,27 @@ var bounded = []struct {
 // docs/metrics.md is on /metrics, and every counter equals its query.
 func TestOnceMetrics(t *testing.T) {
 	t.Parallel()
-	var out buffer
-	cfg := Config{Out: &out, Once: true}
-	if err := cfg.complete(); err != nil {
-		t.Fatal(err)
-	}
-	w, err := open(t.Context(), cfg)
+	var out bytes.Buffer
+	err := Run(t.Context(), shop.Config{Out: &out, Once: true, Inspect: func(_ context.Context, url string, db *sql.DB, count func() error) error {
+		page{t, url, db, count}.check()
+		return nil
+	}})
 	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := w.close(); err != nil {
-			t.Error(err)
-		}
-	}()
-	if err := w.play(t.Context()); err != nil {
 		t.Fatalf("%v\n%s", err, out.String())
 	}
-	listed, counted := documented(t), map[string]bool{}
+}
+
+// page is the shop's page of metrics, and its tables.
+type page struct {
+	*testing.T
+	url   string
+	db    *sql.DB
+	count func() error
+}
+
+// check waits until the page agrees with the tables.
+func (t page) check() {
+	listed, counted := documented(t.T), map[string]bool{}
 	// Only an outbox that change data capture reads has these; the demo has a
 	// relay. TestServeReportsNoBacklogOfACapturedOutbox scrapes them.
 	delete(listed, "waybill_captured")
@@ -145,7 +152,7 @@ func TestOnceMetrics(t *testing.T) {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for deadline := time.Now().Add(20 * time.Second); ; <-tick.C {
-		wrong := append(missing(t, w, listed), differences(t, w)...)
+		wrong := append(t.missing(listed), t.differences()...)
 		if len(wrong) == 0 {
 			return
 		}
@@ -157,9 +164,9 @@ func TestOnceMetrics(t *testing.T) {
 }
 
 // missing returns the documented metrics that are not on /metrics.
-func missing(t *testing.T, w *world, listed map[string]string) (wrong []string) {
+func (t page) missing(listed map[string]string) (wrong []string) {
 	t.Helper()
-	shown := scrape(t, w)
+	shown := t.scrape()
 	for name := range listed {
 		if _, ok := shown[name]; !ok {
 			wrong = append(wrong, name+" is in docs/metrics.md and not on /metrics")
@@ -169,15 +176,14 @@ func missing(t *testing.T, w *world, listed map[string]string) (wrong []string) 
 }
 
 // differences returns the metrics that differ from the tables.
-func differences(t *testing.T, w *world) (wrong []string) {
+func (t page) differences() (wrong []string) {
 	t.Helper()
-	w.crossings.writeDown(w.journal)
-	if err := w.journal.flush(); err != nil {
+	if err := t.count(); err != nil {
 		t.Fatal(err)
 	}
-	shown := scrape(t, w)
+	shown := t.scrape()
 	query := func(sql string) (n float64) {
-		if err := w.store.DB().QueryRowContext(t.Context(), sql).Scan(&n); err != nil {
+		if err := t.db.QueryRowContext(t.Context(), sql).Scan(&n); err != nil {
 			t.Fatalf("%s: %v", sql, err)
 		}
 		return n
@@ -231,17 +237,20 @@ func (s samples) sum(name, labels string) float64 {
 	return total
 }
 
-func scrape(t *testing.T, w *world) samples {
+func (t page) scrape() samples {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, w.url+"/metrics", nil)
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, t.url+"/metrics", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	res, err := w.customers.client.Do(req)
+	res, err := http.DefaultClient.Do(req)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = res.Body.Close() }()
+	defer func() {
+		_ = res.Body.Close()
+		http.DefaultClient.CloseIdleConnections() // the shop waits for none of its clients
+	}()
 	all := samples{}
 	pattern := regexp.MustCompile(`^(waybill_[a-z_]+?)(_count)?(?:\{(.*)\})? (\S+)$`)
 	lines := bufio.NewScanner(res.Body)

@@ -1,4 +1,4 @@
-package demo
+package shop
 
 import (
 	"context"
@@ -58,37 +58,27 @@ func all(batch []waybill.Delivery, err error) []error {
 	return results
 }
 
-// consuming is the wire between the broker and the inventory, with its faults
-// and the sabotage.
+// consuming is the wire between the line and an inventory in this process.
 type consuming struct {
-	to       waybill.Sink
-	faults   *faults
-	crash    func(ctx context.Context)
-	sabotage *saboteur // nil without sabotage
+	to     waybill.Sink
+	moment func(ctx context.Context, what moment) answer
 }
 
 // Deliver implements [waybill.Sink].
 func (c *consuming) Deliver(ctx context.Context, batch []waybill.Delivery) []error {
-	var results []error
-	if c.sabotage == nil {
-		results = c.to.Deliver(ctx, batch)
-	} else {
-		for i := range batch {
-			results = append(results, c.sabotage.deliver(ctx, c.to, batch[i]))
-		}
-	}
+	results := c.to.Deliver(ctx, batch)
 	for _, err := range results {
-		if err == nil && c.faults.strikes(ackLost) {
-			c.crash(ctx)
+		if err == nil && c.moment(ctx, committed) == dies {
 			return all(batch, waybill.Later(0, errInjected)) // committed, and not acknowledged
 		}
 	}
 	return results
 }
 
-// saboteur breaks a promise, unnoticed by the other parts.
+// saboteur is a line that breaks a promise, unnoticed by the other parts.
 type saboteur struct {
 	kind  Sabotage
+	to    waybill.Sink
 	again func(ctx context.Context, ev waybill.Event) error // applies an event outside the inbox
 
 	mu     sync.Mutex
@@ -101,19 +91,28 @@ type saboteur struct {
 // the first nor the last of a product.
 const sabotageAt = 12
 
-// deliver passes one message on, or sabotages it. The messages of a product
-// arrive one after another, so the lock delays only other products.
-func (s *saboteur) deliver(ctx context.Context, to waybill.Sink, d waybill.Delivery) error {
+// Deliver implements [waybill.Sink].
+func (s *saboteur) Deliver(ctx context.Context, batch []waybill.Delivery) []error {
+	results := make([]error, len(batch))
+	for i, d := range batch {
+		results[i] = s.deliver(ctx, d)
+	}
+	return results
+}
+
+// deliver passes one event on, or sabotages it. The events of a product arrive
+// one after another, so the lock delays only other products.
+func (s *saboteur) deliver(ctx context.Context, d waybill.Delivery) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.victim.IsZero() {
 		known := s.seen[d.ID] // a repeated event may have been applied: losing it would have no effect
 		s.seen[d.ID] = true
 		if known || len(s.seen) < sabotageAt {
-			return one(ctx, to, d)
+			return one(ctx, s.to, d)
 		}
 		if s.kind == Double {
-			return s.double(ctx, to, d)
+			return s.double(ctx, d)
 		}
 		s.victim = d.ID
 		if s.kind == Reorder {
@@ -124,14 +123,14 @@ func (s *saboteur) deliver(ctx context.Context, to waybill.Sink, d waybill.Deliv
 	case d.ID == s.victim && (s.kind == Lose || s.held != nil):
 		return nil // always reports success
 	case s.held != nil && d.AggregateID == s.held.AggregateID:
-		return s.swap(ctx, to, d)
+		return s.swap(ctx, d)
 	}
-	return one(ctx, to, d)
+	return one(ctx, s.to, d)
 }
 
 // double applies an event through the inbox, and once more outside of it.
-func (s *saboteur) double(ctx context.Context, to waybill.Sink, d waybill.Delivery) error {
-	if err := one(ctx, to, d); err != nil {
+func (s *saboteur) double(ctx context.Context, d waybill.Delivery) error {
+	if err := one(ctx, s.to, d); err != nil {
 		return err
 	}
 	err := s.again(ctx, d.Event)
@@ -142,11 +141,11 @@ func (s *saboteur) double(ctx context.Context, to waybill.Sink, d waybill.Delive
 }
 
 // swap applies an event before the held one.
-func (s *saboteur) swap(ctx context.Context, to waybill.Sink, d waybill.Delivery) error {
-	if err := one(ctx, to, d); err != nil {
+func (s *saboteur) swap(ctx context.Context, d waybill.Delivery) error {
+	if err := one(ctx, s.to, d); err != nil {
 		return err
 	}
-	if err := one(ctx, to, *s.held); err != nil {
+	if err := one(ctx, s.to, *s.held); err != nil {
 		return waybill.Later(10*time.Millisecond, err) // the successor is redelivered without effect, and the held event is retried
 	}
 	s.held = nil

@@ -1,4 +1,4 @@
-package demo
+package shop
 
 import (
 	"errors"
@@ -12,7 +12,7 @@ import (
 // tables of the shop to clients of this machine.
 func TestDashboard(t *testing.T) {
 	var out buffer
-	cfg := Config{Out: &out}
+	cfg := Config{Line: &Webhooks{}, Out: &out}
 	if err := cfg.complete(); err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package demo
+package shop
 
 import (
 	"context"
@@ -119,9 +119,9 @@ func (w *world) inject(ctx context.Context, kind fault) error {
 		w.publishing.fail(400 * time.Millisecond)
 	case brokerStop:
 		w.faults.note(kind)
-		w.broker.stop()
+		w.line.Stop()
 		pause(ctx, 400*time.Millisecond)
-		return w.broker.start(context.WithoutCancel(ctx)) // also after ctx has ended, to deliver the events in flight
+		return w.line.Start(context.WithoutCancel(ctx)) // also after ctx has ended, to deliver the events in flight
 	case courierClosed:
 		if !w.courier.closed.Swap(true) {
 			w.faults.note(kind)
@@ -163,12 +163,8 @@ func (w *world) drain(ctx context.Context) (left int, err error) {
 	return left, w.reconcile(ctx)
 }
 
-// drainPoll is the interval between counts during the drain; reconnectWait the
-// interval between connection attempts.
-const (
-	drainPoll     = 20 * time.Millisecond
-	reconnectWait = 100 * time.Millisecond
-)
+// drainPoll is the interval between counts during the drain.
+const drainPoll = 20 * time.Millisecond
 
 // onTheWay returns the number of events in the outbox and in backlogs, and of
 // messages in the broker.
@@ -179,7 +175,7 @@ func (w *world) onTheWay(ctx context.Context) (int, error) {
 	if err != nil {
 		return -1, err
 	}
-	waiting, err := w.lookout.waiting(ctx)
+	waiting, err := w.line.InFlight(ctx)
 	if err != nil {
 		return -1, err
 	}

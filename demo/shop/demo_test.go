@@ -1,4 +1,4 @@
-package demo
+package shop
 
 import (
 	"bytes"
@@ -14,7 +14,13 @@ import (
 	"go.uber.org/goleak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// TestMain is also the main function of inventories.
+func TestMain(m *testing.M) {
+	if Inventory() {
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // buffer collects output, and calls seen with all of it after each line.
 type buffer struct {
@@ -44,7 +50,7 @@ func (b *buffer) String() string {
 func TestOnce(t *testing.T) {
 	t.Parallel()
 	var out buffer
-	if err := Run(t.Context(), Config{Out: &out, Once: true, ShowSQL: true}); err != nil {
+	if err := Run(t.Context(), Config{Line: &Webhooks{}, Out: &out, Once: true, ShowSQL: true}); err != nil {
 		t.Fatalf("%v\n%s", err, out.String())
 	}
 	for i, one := range promises {
@@ -55,7 +61,7 @@ func TestOnce(t *testing.T) {
 			t.Errorf("--show-sql does not print the query of %q", one.name)
 		}
 	}
-	for kind, info := range faultInfos {
+	for kind, info := range infosFor((&Webhooks{}).Words()) {
 		if !strings.Contains(out.String(), info.long) || strings.Contains(out.String(), " 0 "+fault(kind).String()) {
 			t.Errorf("%s: not injected", fault(kind))
 		}
@@ -72,7 +78,7 @@ func TestSabotage(t *testing.T) {
 		t.Run(string(kind), func(t *testing.T) {
 			t.Parallel()
 			var out buffer
-			err := Run(t.Context(), Config{Out: &out, Sabotage: kind})
+			err := Run(t.Context(), Config{Line: &Webhooks{}, Out: &out, Sabotage: kind})
 			var broken *BrokenError
 			if !errors.As(err, &broken) || broken.Promise != promise {
 				t.Fatalf("promise %d is not broken: %v\n%s", promise, err, out.String())
@@ -101,7 +107,7 @@ func TestInterrupt(t *testing.T) {
 			cancel()
 		}
 	}}
-	if err := Run(ctx, Config{Out: out, Dir: dir}); err != nil {
+	if err := Run(ctx, Config{Line: &Webhooks{}, Out: out, Dir: dir}); err != nil {
 		t.Fatalf("%v\n%s", err, out.String())
 	}
 	_, after, drained := strings.Cut(out.String(), "\ndraining: ")
@@ -114,7 +120,7 @@ func TestInterrupt(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(dir, file)); err != nil {
 		t.Errorf("--dir does not keep the tables: %v", err)
 	}
-	if err := Run(t.Context(), Config{Out: out, Dir: dir}); !errors.Is(err, ErrConfig) {
+	if err := Run(t.Context(), Config{Line: &Webhooks{}, Out: out, Dir: dir}); !errors.Is(err, ErrConfig) {
 		t.Errorf("a folder with a database in it is used again: %v", err)
 	}
 }
@@ -122,7 +128,7 @@ func TestInterrupt(t *testing.T) {
 // TestConfig checks that all invalid fields are reported, and nothing is done.
 func TestConfig(t *testing.T) {
 	var out buffer
-	err := Run(t.Context(), Config{Out: &out, Rate: -1, Duration: -1, Listen: "0.0.0.0:80", Sabotage: "burn", Dir: t.TempDir()})
+	err := Run(t.Context(), Config{Line: &Webhooks{}, Out: &out, Rate: -1, Duration: -1, Listen: "0.0.0.0:80", Sabotage: "burn", Dir: t.TempDir()})
 	if !errors.Is(err, ErrConfig) {
 		t.Fatalf("got %v", err)
 	}

@@ -1,4 +1,4 @@
-package demo
+package shop
 
 import (
 	"context"

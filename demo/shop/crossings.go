@@ -1,4 +1,4 @@
-package demo
+package shop
 
 import (
 	"context"
@@ -71,7 +71,7 @@ func (c *crossings) call(place string, n int, err error) {
 
 // watch counts the reports of hooks.
 func (c *crossings) watch(h observe.Hooks) observe.Hooks {
-	enqueued, lost, read, failing := h.HotEnqueued, h.HotDropped, h.ColdEnqueued, h.ConsumeFailed
+	enqueued, lost, read, failing := or(h.HotEnqueued), or(h.HotDropped), or(h.ColdEnqueued), or(h.ConsumeFailed)
 	h.HotEnqueued = func(info observe.HotEnqueuedInfo) {
 		c.add(passage{place: told, class: hot}, info.Events)
 		enqueued(info)

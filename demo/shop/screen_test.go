@@ -1,4 +1,4 @@
-package demo
+package shop
 
 import (
 	"flag"
@@ -37,7 +37,7 @@ func scene(t *testing.T) (*proof, numbers) {
 // terminal of 80 columns and 24 lines.
 func TestFrame(t *testing.T) {
 	p, n := scene(t)
-	s := &screen{seed: 7, url: "http://127.0.0.1:41234"}
+	s := &screen{words: (&Webhooks{}).Words(), seed: 7, url: "http://127.0.0.1:41234"}
 	got := s.draw(p, n)
 	const golden = "testdata/frame.txt"
 	if *update {
@@ -50,7 +50,7 @@ func TestFrame(t *testing.T) {
 		t.Fatal(err)
 	}
 	if string(want) != got {
-		t.Errorf("the frame differs (go test ./internal/demo -run TestFrame -update writes it again):\n%s", got)
+		t.Errorf("the frame differs (go test ./demo/shop -run TestFrame -update writes it again):\n%s", got)
 	}
 	lines := strings.Split(strings.TrimSuffix(got, "\n"), "\n")
 	if len(lines) > 23 {

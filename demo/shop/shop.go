@@ -1,4 +1,4 @@
-package demo
+package shop
 
 import (
 	"context"
@@ -55,15 +55,20 @@ type Placed struct {
 	Number   int    `json:"number"`
 }
 
+// Stream is the first part of the topics.
+const Stream = "shop"
+
+// group is the consumer group of the inventory's inbox.
+const group = "INVENTORY"
+
 // OrderPlaced belongs to the aggregate of its product, so that the events of a
 // product are ordered.
-var OrderPlaced = waybill.Define[Placed]("OrderPlaced", waybill.Spec{AggregateType: "product", Topic: stream + ".placed"})
+var OrderPlaced = waybill.Define[Placed]("OrderPlaced", waybill.Spec{AggregateType: "product", Topic: Stream + ".placed"})
 
 // shop accepts orders and maintains the stock.
 type shop struct {
 	box    *outbox.Outbox[*sql.Tx]
 	faults *faults
-	crash  func(ctx context.Context) // ends the consumer, and returns after its end
 }
 
 // create accepts an order in the transaction that also holds the key and the
@@ -109,25 +114,7 @@ func (s *shop) create(w http.ResponseWriter, r *http.Request, tx *sql.Tx) error 
 
 var errInjected = errors.New("demo: injected fault")
 
-// reserve is the inventory's handler: it subtracts the order from the stock.
-func (s *shop) reserve(ctx context.Context, tx *sql.Tx, ev waybill.Event, p Placed) error {
-	if err := apply(ctx, tx, ev, p); err != nil {
-		return err
-	}
-	// From here on the stock has changed and the transaction is open: a fault
-	// must leave nothing behind.
-	switch {
-	case s.faults.strikes(handlerError):
-		return errInjected
-	case s.faults.strikes(handlerPanic):
-		panic(errInjected)
-	case s.faults.strikes(consumerCrash):
-		s.crash(ctx)
-		return context.Cause(ctx)
-	}
-	return nil
-}
-
+// apply subtracts an order from the stock.
 func apply(ctx context.Context, tx *sql.Tx, ev waybill.Event, p Placed) error {
 	if _, err := tx.ExecContext(ctx, `UPDATE product SET left = left - ? WHERE sku = ?`, p.Quantity, p.SKU); err != nil {
 		return err

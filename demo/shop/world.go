@@ -1,4 +1,4 @@
-package demo
+package shop
 
 import (
 	"context"
@@ -15,15 +15,11 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/admin"
-	"github.com/waybillhq/waybill/broker"
-	"github.com/waybillhq/waybill/broker/natsbroker"
-	"github.com/waybillhq/waybill/cmd/waybill/internal/telemetry"
 	"github.com/waybillhq/waybill/dashboard"
 	"github.com/waybillhq/waybill/idempotency"
 	"github.com/waybillhq/waybill/idempotency/httpkey"
 	"github.com/waybillhq/waybill/inbox"
 	"github.com/waybillhq/waybill/observe"
-	"github.com/waybillhq/waybill/observe/otelobserve"
 	"github.com/waybillhq/waybill/outbox"
 	"github.com/waybillhq/waybill/reconcile"
 	"github.com/waybillhq/waybill/relay"
@@ -32,13 +28,10 @@ import (
 
 // world holds all parts of the demo.
 type world struct {
-	cfg      Config
-	dir      string
-	store    *sqlitestore.Store
-	broker   *server
-	lookout  *lookout
-	observer *otelobserve.Observer
-	metrics  *telemetry.Telemetry
+	cfg   Config
+	dir   string
+	store *sqlitestore.Store
+	line  Line
 
 	ops          *admin.Outbox
 	destinations *admin.Destinations
@@ -64,7 +57,6 @@ type world struct {
 	leave    context.CancelFunc
 	url      string         // of the shop
 	closing  []func() error // in the order of opening
-	links    struct{ shop, inventory *natsbroker.Broker }
 }
 
 // crew runs goroutines in the background. The first failure ends all.
@@ -99,14 +91,14 @@ func (c *crew) failure() error {
 
 // open creates a running world, without customers and faults.
 func open(ctx context.Context, cfg Config) (w *world, err error) {
-	w = &world{cfg: cfg, tally: &tally{}, crossings: &crossings{}, running: newCrew(ctx), screen: newScreen(cfg)}
+	w = &world{cfg: cfg, tally: &tally{}, crossings: &crossings{}, running: newCrew(ctx), screen: newScreen(cfg), line: cfg.Line}
 	w.visiting, w.leave = context.WithCancel(w.running.ctx)
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, w.close())
 		}
 	}()
-	for _, step := range []func(context.Context) error{w.openStore, w.openMetrics, w.openBroker, w.openShop, w.openCourier, w.openRelay, w.openInventory, w.openDoor} {
+	for _, step := range []func(context.Context) error{w.openStore, w.openAdmin, w.openShop, w.openCourier, w.openLine, w.openRelay, w.openInventory, w.openDoor} {
 		if err := step(ctx); err != nil {
 			return w, err
 		}
@@ -157,15 +149,8 @@ func (w *world) openStore(ctx context.Context) error {
 	return nil
 }
 
-func (w *world) openMetrics(context.Context) (err error) {
-	if w.metrics, err = telemetry.New(); err != nil {
-		return err
-	}
-	w.closeLater(func() error { return w.metrics.Close(context.Background()) })
-	if w.observer, err = w.metrics.Observer("waybill", ""); err != nil {
-		return err
-	}
-	cfg := admin.Config{Observe: w.observer.Hooks(), Logger: silent}
+func (w *world) openAdmin(context.Context) (err error) {
+	cfg := admin.Config{Observe: w.cfg.Metrics.Hooks(), Logger: silent}
 	if w.ops, err = admin.NewOutbox(w.store, cfg); err != nil {
 		return err
 	}
@@ -183,25 +168,11 @@ func (w *world) openMetrics(context.Context) (err error) {
 var silent = slog.New(slog.DiscardHandler)
 
 // hooks returns the hooks for one part.
-func (w *world) hooks() observe.Hooks { return w.crossings.watch(w.tally.watch(w.observer.Hooks())) }
+func (w *world) hooks() observe.Hooks { return w.crossings.watch(w.tally.watch(w.cfg.Metrics.Hooks())) }
 
-func (w *world) openBroker(ctx context.Context) (err error) {
-	w.broker = &server{dir: filepath.Join(w.dir, "jetstream")}
-	w.closeLater(func() error { w.broker.stop(); return nil })
-	if err := w.broker.start(ctx); err != nil {
-		return err
-	}
-	for _, link := range []**natsbroker.Broker{&w.links.shop, &w.links.inventory} {
-		if *link, err = w.broker.connect(ctx); err != nil {
-			return err
-		}
-		w.closeLater((*link).Close)
-	}
-	if w.lookout, err = w.broker.lookout(); err != nil {
-		return err
-	}
-	w.closeLater(func() error { w.lookout.conn.Close(); return nil })
-	return nil
+func (w *world) openLine(ctx context.Context) error {
+	w.closeLater(func() error { return w.line.Close() })
+	return w.line.Open(ctx, Site{Dir: w.dir, Hooks: w.hooks(), Consumer: w.consumer, moment: w.moment})
 }
 
 func (w *world) openShop(context.Context) error {
@@ -218,24 +189,23 @@ func (w *world) openShop(context.Context) error {
 	}
 	w.journal = newJournal(box)
 	w.running.do(w.journal.run)
-	w.faults = &faults{began: time.Now(), log: w.journal, told: w.screen.tell}
-	w.shop = &shop{box: box, faults: w.faults, crash: w.crash}
+	w.faults = &faults{began: time.Now(), log: w.journal, told: w.screen.tell, infos: infosFor(w.line.Words())}
+	w.shop = &shop{box: box, faults: w.faults}
 	return nil
 }
 
 func (w *world) openRelay(context.Context) error {
-	sink, err := w.links.shop.Sink(natsbroker.SinkConfig{})
-	if err != nil {
-		return err
+	w.publishing = &publishing{to: w.line.Sink(), faults: w.faults}
+	if w.cfg.Sabotage != NoSabotage {
+		w.publishing.to = &saboteur{kind: w.cfg.Sabotage, to: w.line.Sink(), again: w.shop.again, seen: map[waybill.ID]bool{}}
 	}
-	w.publishing = &publishing{to: sink, faults: w.faults}
 	w.delivering = &part{run: func(ctx context.Context) error {
 		db := w.store.Driver()
 		db.Relay, db.Backlogs = watchedRelay{watched{db.Relay, w.crossings}, db.Relay, db.Relay}, watchedBacklogs{db.Backlogs, w.crossings}
 		r, err := relay.NewTo(db, relay.Config{
 			BackoffBase: 50 * time.Millisecond, BackoffMax: 500 * time.Millisecond, PollInterval: 200 * time.Millisecond, Observe: w.hooks(),
 			Logger: silent,
-		}, relay.Destination{Name: "jetstream", Sink: border{atSink, w.publishing, w.crossings}}, relay.Destination{Name: "courier", Sink: w.courier})
+		}, relay.Destination{Name: w.line.Words().Destination, Sink: border{atSink, w.publishing, w.crossings}}, relay.Destination{Name: "courier", Sink: w.courier})
 		if err != nil {
 			return err
 		}
@@ -246,35 +216,76 @@ func (w *world) openRelay(context.Context) error {
 }
 
 func (w *world) openInventory(context.Context) error {
-	consumer, err := w.inbox.Group(group, inbox.Options{BackoffBase: 50 * time.Millisecond, BackoffMax: 500 * time.Millisecond, Lease: 2 * time.Second})
-	if err != nil {
-		return err
-	}
-	inbox.On(consumer, OrderPlaced, w.shop.reserve)
-	wire := &consuming{to: border{atInbox, consumer, w.crossings}, faults: w.faults, crash: w.crash}
-	if w.cfg.Sabotage != NoSabotage {
-		wire.sabotage = &saboteur{kind: w.cfg.Sabotage, again: w.shop.again, seen: map[waybill.ID]bool{}}
-	}
-	source, err := w.links.inventory.Source(natsbroker.SourceConfig{Durable: inventory, AckWait: time.Second, Receive: broker.ReceiverConfig{
-		// A crashed consumer does not finish its messages in flight.
-		DrainTimeout: -1, BackoffBase: 50 * time.Millisecond, BackoffMax: 500 * time.Millisecond, ReconnectMax: 500 * time.Millisecond, Observe: w.hooks(),
-		Logger: silent,
-	}})
-	if err != nil {
-		return err
-	}
-	w.consuming = &part{run: func(ctx context.Context) error { return source.Run(ctx, border{atSource, wire, w.crossings}) }}
+	w.consuming = &part{run: w.line.Inventory}
 	w.running.do(w.consuming.keep)
 	return nil
 }
 
-// crash ends the consumer in the middle of its work, and returns when its
-// context has ended.
+// consumer returns the inventory of a line that runs it in this process.
+func (w *world) consumer() (waybill.Sink, error) {
+	consumer, err := w.inbox.Group(group, groupOptions)
+	if err != nil {
+		return nil, err
+	}
+	inbox.On(consumer, OrderPlaced, w.reserve)
+	return border{atSource, &consuming{to: border{atInbox, consumer, w.crossings}, moment: w.moment}, w.crossings}, nil
+}
+
+// reserve is the handler of an inventory in this process: it subtracts the
+// order from the stock.
+func (w *world) reserve(ctx context.Context, tx *sql.Tx, ev waybill.Event, p Placed) error {
+	if err := apply(ctx, tx, ev, p); err != nil {
+		return err
+	}
+	switch w.moment(ctx, written) {
+	case fails:
+		return errInjected
+	case panics:
+		panic(errInjected)
+	case dies:
+		return context.Cause(ctx)
+	case proceed:
+	}
+	return nil
+}
+
+// moment decides what happens to an inventory at a moment. If it dies, its end
+// has come when moment returns.
+func (w *world) moment(ctx context.Context, what moment) answer {
+	switch what {
+	case written:
+		// The stock has changed and the transaction is open: a fault must leave
+		// nothing behind.
+		switch {
+		case w.faults.strikes(handlerError):
+			return fails
+		case w.faults.strikes(handlerPanic):
+			return panics
+		case w.faults.strikes(consumerCrash):
+			w.crash(ctx)
+			return dies
+		}
+	case committed:
+		if w.faults.strikes(ackLost) {
+			w.crash(ctx)
+			return dies
+		}
+	case replayed:
+		w.tally.byInbox.Add(1)
+	case missed:
+		w.tally.inventory.Add(1)
+	}
+	return proceed
+}
+
+// crash ends the inventory in the middle of its work, and returns when its
+// context has ended: that of a transaction in this process, or of the request
+// of another process.
 func (w *world) crash(ctx context.Context) {
 	w.consuming.restart()
 	select {
 	case <-ctx.Done():
-	case <-time.After(10 * time.Second): // the context belongs to a transaction, which must not stay open forever
+	case <-time.After(10 * time.Second): // a transaction must not stay open forever
 	}
 }
 
@@ -282,7 +293,7 @@ func (w *world) crash(ctx context.Context) {
 func (w *world) openDoor(ctx context.Context) error {
 	mux := http.NewServeMux()
 	mux.Handle("POST /orders", w.shop.lossy(w.once.WrapTx(w.shop.create)))
-	mux.Handle("GET /metrics", w.metrics.Handler())
+	mux.Handle("GET /metrics", w.cfg.Metrics.Handler())
 	board, err := dashboard.New(dashboard.Config{
 		Outbox: w.ops, Destinations: w.destinations, Inbox: w.groups, Groups: []string{group}, Keys: w.keys, ShowPayloads: true, Title: "Waybill demo",
 		Interval: time.Second, Logger: silent,
@@ -366,7 +377,7 @@ func (w *world) countNow(ctx context.Context) error {
 func (w *world) reconcile(ctx context.Context) error {
 	job := reconcile.UnrecordedReport(w.store, group, 7*24*time.Hour, nil)
 	job.MinAge = -1
-	rec, err := reconcile.New(w.store, []reconcile.Job{job}, reconcile.Config{Observe: w.observer.Hooks(), Logger: silent})
+	rec, err := reconcile.New(w.store, []reconcile.Job{job}, reconcile.Config{Observe: w.cfg.Metrics.Hooks(), Logger: silent})
 	if err != nil {
 		return err
 	}

@@ -1,4 +1,4 @@
-package demo
+package shop
 
 import (
 	"context"
@@ -19,6 +19,8 @@ type screen struct {
 	showSQL       bool
 	seed          uint64
 	url, dir      string
+	words         Words
+	measured      bool       // the shop has metrics
 	kept          bool       // the folder is kept
 	rows          func() int // of the terminal; may be nil
 
@@ -28,7 +30,7 @@ type screen struct {
 }
 
 func newScreen(cfg Config) *screen {
-	return &screen{out: cfg.Out, redraw: cfg.Redraw, color: cfg.Color, showSQL: cfg.ShowSQL, rows: cfg.Rows, seed: cfg.Seed, kept: cfg.Dir != ""}
+	return &screen{out: cfg.Out, redraw: cfg.Redraw, color: cfg.Color, showSQL: cfg.ShowSQL, rows: cfg.Rows, seed: cfg.Seed, kept: cfg.Dir != "", words: cfg.Line.Words(), measured: cfg.Metrics != nil && cfg.Metrics != Metrics(noMetrics{})}
 }
 
 const (
@@ -64,8 +66,16 @@ func (w *world) show(ctx context.Context) error {
 func (s *screen) begin(w *world) {
 	s.dir = w.dir
 	if !s.redraw {
-		s.print(fmt.Sprintf("waybill demo: a shop on SQLite and an embedded JetStream server, with injected faults; seed %d\ndashboard: %s%s, metrics: %s/metrics\n", s.seed, s.url, dashboardPath, s.url))
+		s.print(fmt.Sprintf("waybill demo: %s, with injected faults; seed %d\ndashboard: %s%s%s\n", s.words.Parts, s.seed, s.url, dashboardPath, s.metrics()))
 	}
+}
+
+// metrics returns the part of the introduction about metrics.
+func (s *screen) metrics() string {
+	if !s.measured {
+		return ""
+	}
+	return fmt.Sprintf(", metrics: %s/metrics", s.url)
 }
 
 // tell prints a line about a fault. A terminal shows it in its frame.
@@ -158,7 +168,7 @@ func (s *screen) draw(p *proof, n numbers) string {
 	if !n.BrokerUp {
 		broker = s.red(fmt.Sprintf("%-13s", "down"))
 	}
-	line("  customers %s shop, outbox %s relay %s JetStream %s inventory", s.dim("────▶"), s.dim("──▶"), s.dim("─────▶"), s.dim("──▶"))
+	line("  customers %s shop, outbox %s relay %s %-9s %s inventory", s.dim("────▶"), s.dim("──▶"), s.dim("─────▶"), s.words.Label, s.dim("──▶"))
 	line("  %-15s %-16s %-12s %s %d applied", fmt.Sprint(n.Requests, " requests"), fmt.Sprint(p.orders, " orders"), fmt.Sprint(p.history, " sent"), broker, p.applied)
 	courier := s.green("open  ")
 	if n.Closed {

@@ -1,4 +1,4 @@
-package demo
+package shop
 
 import (
 	"fmt"
@@ -36,14 +36,21 @@ var faultInfos = [faultCount]faultInfo{
 	checkoutFails: {"rollbacks", "a checkout failed after its writes"},
 	relayRestart:  {"restarts", "the relay was stopped and replaced"},
 	outage:        {"outages", "the destination is unavailable"},
-	pubackLost:    {"lost PubAcks", "a PubAck was lost: published again"},
-	publishTwice:  {"doubled", "a message was published twice"},
-	brokerStop:    {"stops", "the broker was stopped and restarted"},
+	pubackLost:    {"lost acks", "an ack was lost: sent again"},
+	publishTwice:  {"doubled", "an event was sent twice"},
+	brokerStop:    {"stops", "the line was interrupted"},
 	handlerError:  {"errors", "the handler failed after its writes"},
 	handlerPanic:  {"panics", "the handler panicked after its writes"},
-	consumerCrash: {"crashes", "the consumer died before its commit"},
-	ackLost:       {"lost acks", "the consumer died before its ack"},
+	consumerCrash: {"crashes", "the inventory died before its commit"},
+	ackLost:       {"late crashes", "the inventory died after its commit"},
 	courierClosed: {"closures", "the courier closed: its events wait"},
+}
+
+// infosFor returns the display of the faults of a line.
+func infosFor(words Words) [faultCount]faultInfo {
+	infos := faultInfos
+	infos[pubackLost].long, infos[brokerStop].long, infos[consumerCrash].long, infos[ackLost].long = words.AckLost, words.Stop, words.Crash, words.DeadAfter
+	return infos
 }
 
 func (f fault) String() string { return faultInfos[f].short }
@@ -54,6 +61,7 @@ type faults struct {
 	began time.Time
 	log   *journal
 	told  func(line string) // called for every fault
+	infos [faultCount]faultInfo
 
 	mu       sync.Mutex
 	armed    [faultCount]int
@@ -84,7 +92,7 @@ func (f *faults) strikes(kind fault) bool {
 // note records that a fault occurred.
 func (f *faults) note(kind fault) {
 	after := time.Since(f.began)
-	line := fmt.Sprintf("%s %s", clock(after), faultInfos[kind].long)
+	line := fmt.Sprintf("%s %s", clock(after), f.infos[kind].long)
 	f.mu.Lock()
 	f.happened[kind]++
 	f.last = line

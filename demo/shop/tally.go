@@ -1,4 +1,4 @@
-package demo
+package shop
 
 import (
 	"sync/atomic"
@@ -20,7 +20,7 @@ type tally struct {
 
 // watch updates the tally from hooks.
 func (t *tally) watch(h observe.Hooks) observe.Hooks {
-	failed, consumed, notConsumed, repeated := h.Failed, h.Consumed, h.ConsumeFailed, h.KeyRepeated
+	failed, consumed, notConsumed, repeated := or(h.Failed), or(h.Consumed), or(h.ConsumeFailed), or(h.KeyRepeated)
 	h.Failed = func(info observe.FailedInfo) {
 		t.relay.Add(1)
 		failed(info)
@@ -55,7 +55,7 @@ func (w *world) numbers() numbers {
 	n := numbers{
 		After: time.Since(w.faults.began), Requests: w.tally.requests.Load(), Asked: w.tally.asked.Load(),
 		Relay: w.tally.relay.Load(), Inventory: w.tally.inventory.Load(), ByKey: w.tally.byKey.Load(), ByInbox: w.tally.byInbox.Load(),
-		BrokerUp: w.broker.up(), Closed: w.courier.closed.Load(),
+		BrokerUp: w.line.Up(), Closed: w.courier.closed.Load(),
 	}
 	n.Kinds, n.Last = w.faults.so()
 	for _, count := range n.Kinds {
