@@ -58,6 +58,12 @@ help: ## list the targets
 test: testserver ## test all modules with the race detector, against real servers
 	go test -count=1 -vet=off -run '^TestCases$$' ./internal/sim # they skip with the race detector
 	$(WITH_SERVERS) $(RACE) $(patsubst %,./%/...,$(SLOW_TESTS)) work
+	@$(MAKE) --no-print-directory test-deploy
+
+# A module of its own, outside of go.work: internal/deploycheck/doc.go.
+.PHONY: test-deploy
+test-deploy: ## check the files of deploy: compose, systemd, Helm, Dockerfile
+	cd internal/deploycheck && GOWORK=off go test -count=1 -vet=off ./...
 
 .PHONY: test-brokers
 test-brokers: testserver ## test what needs Kafka and Pulsar, which make test leaves out
@@ -86,6 +92,7 @@ lint: tools ## check formatting, and lint every module
 		echo "not formatted (make fmt mends it):"; echo "$$unformatted"; exit 1; \
 	fi
 	$(TOOLS)/golangci-lint run $$(go list -m -f '{{.Dir}}/...')
+	cd internal/deploycheck && GOWORK=off $(TOOLS)/golangci-lint run
 
 .PHONY: fmt
 fmt: tools ## format all Go files
@@ -138,6 +145,7 @@ servers-stop: testserver ## stop what make servers started
 .PHONY: tidy
 tidy: ## go mod tidy in every module; repairs the list in go.work
 	@$(RELEASE) tidy
+	@cd internal/deploycheck && GOWORK=off go mod tidy
 
 # VERSION and BASE come from the command line.
 .PHONY: release

@@ -60,11 +60,22 @@ type entry struct {
 	data []byte
 }
 
+// extras are the files of the repository in every archive, and unitFiles those
+// in archives for Linux.
+var (
+	extras    = []string{"CHANGELOG.md", "LICENSE", "README.md", "deploy/grafana/waybill.json", "deploy/prometheus/waybill.rules.yml"}
+	unitFiles = []string{"deploy/systemd/waybill.env", "deploy/systemd/waybill.service"}
+)
+
 // contents returns the files of an archive, sorted.
 func (s *source) contents(p platform, folder, binary string) ([]entry, error) {
 	list := map[string]string{p.binary(): binary}
-	for _, name := range []string{"LICENSE", "README.md", "CHANGELOG.md"} {
-		list[name] = filepath.Join(s.root, name)
+	names := extras
+	if p.os == "linux" {
+		names = slices.Concat(extras, unitFiles)
+	}
+	for _, name := range names {
+		list[name] = filepath.Join(s.root, filepath.FromSlash(name))
 	}
 	var entries []entry
 	for name, file := range list {

@@ -119,7 +119,11 @@ func unpacked(t *testing.T) (files map[string]*tar.Header, program string) {
 func TestArchive(t *testing.T) {
 	files, program := unpacked(t)
 	_, base := built(t)
-	for _, name := range []string{"CHANGELOG.md", "LICENSE", "README.md", "waybill"} {
+	names := []string{"CHANGELOG.md", "LICENSE", "README.md", "waybill", "deploy/grafana/waybill.json", "deploy/prometheus/waybill.rules.yml"}
+	if runtime.GOOS == "linux" { // what docs/deploy.md installs
+		names = append(names, "deploy/systemd/waybill.env", "deploy/systemd/waybill.service")
+	}
+	for _, name := range names {
 		header := files[path.Join(base, name)]
 		if header == nil {
 			t.Errorf("%s is missing", name)
@@ -147,6 +151,29 @@ func TestArchive(t *testing.T) {
 	}
 	if got.Version != testVersion || got.Commit != testCommit || got.Platform != runtime.GOOS+"/"+runtime.GOARCH {
 		t.Errorf("the program says %+v", got)
+	}
+}
+
+// TestDeployPage: the commands of docs/deploy.md verify, unpack and start the
+// archive.
+func TestDeployPage(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("the commands are those for Linux")
+	}
+	dir, base := built(t)
+	here := t.TempDir()
+	for _, name := range []string{base + ".tar.gz", sumsFile} {
+		if err := os.Link(filepath.Join(dir, name), filepath.Join(here, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	block := docblock.Blocks(t, "docs/deploy.md", "sh archive")[0]
+	block = strings.NewReplacer("v0.1.0", testVersion, "linux_amd64", runtime.GOOS+"_"+runtime.GOARCH).Replace(block)
+	cmd := exec.CommandContext(t.Context(), "sh", "-eu", "-c", block)
+	cmd.Dir = here
+	out, err := cmd.CombinedOutput()
+	if err != nil || !strings.Contains(string(out), base+".tar.gz: OK") || !strings.Contains(string(out), "waybill "+testVersion+" commit "+testCommit) {
+		t.Errorf("%v\n%s", err, out)
 	}
 }
 

@@ -175,12 +175,12 @@ func findRoot() (string, error) {
 		return "", err
 	}
 	for {
-		if _, err := os.Stat(filepath.Join(dir, "go.work")); err == nil {
+		if _, err := os.Stat(filepath.Join(dir, program, "go.mod")); err == nil {
 			return dir, nil
 		}
 		parent := filepath.Dir(dir)
 		if parent == dir {
-			return "", errors.New("no go.work in this folder or above it; run this in the repository")
+			return "", errors.New("this folder is not in the repository: no cmd/waybill here or above")
 		}
 		dir = parent
 	}

@@ -17,6 +17,7 @@ import (
 const (
 	rulesFile     = "../../../deploy/prometheus/waybill.rules.yml"
 	ruleTestsFile = "../../../deploy/prometheus/waybill.rules.test.yml"
+	composeConfig = "../../../deploy/compose/prometheus.yml"
 	dashboard     = "../../../deploy/grafana/waybill.json"
 )
 

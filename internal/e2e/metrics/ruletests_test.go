@@ -110,6 +110,16 @@ func TestPromtoolAgrees(t *testing.T) {
 	}
 }
 
+// TestPromtoolConfig: Prometheus's own tool accepts the configuration of
+// deploy/compose. The files that it names exist in the container only.
+func TestPromtoolConfig(t *testing.T) {
+	promtool := testserver.Promtool(t)
+	out, err := exec.CommandContext(t.Context(), promtool, "check", "config", "--syntax-only", composeConfig).CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "SUCCESS") {
+		t.Errorf("promtool check config: %v\n%s", err, out)
+	}
+}
+
 // runRuleTest evaluates all rules at every interval, like a Prometheus, and
 // compares the firing alerts.
 func runRuleTest(t *testing.T, test ruleTest, every time.Duration) {
