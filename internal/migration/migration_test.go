@@ -35,3 +35,21 @@ func ExampleRead() {
 	// CREATE TABLE "my_outbox" (id int)
 	// CREATE TABLE "my_dead" (id int)
 }
+
+func ExampleDrops() {
+	for _, statement := range migration.Drops([]string{
+		`CREATE TABLE IF NOT EXISTS "a" (id int)`,
+		`CREATE FUNCTION "s"."f"() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NEW; END $$`,
+		`CREATE TRIGGER "t" BEFORE INSERT ON "a" FOR EACH ROW EXECUTE FUNCTION "s"."f"()`,
+		`CREATE INDEX "i" ON "a" (id)`,
+		`CREATE OR REPLACE FUNCTION "s"."f"() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$`,
+		"CREATE PROCEDURE `p`() SELECT 1",
+	}) {
+		fmt.Println(statement)
+	}
+	// Output:
+	// DROP PROCEDURE IF EXISTS `p`
+	// DROP TRIGGER IF EXISTS "t" ON "a"
+	// DROP FUNCTION IF EXISTS "s"."f"
+	// DROP TABLE IF EXISTS "a"
+}

@@ -33,6 +33,19 @@ type Upgrader interface {
 	UpgradeSQL(version int) string
 }
 
+// Scripter is a [Migrator] that lists its statements, for migration tools, and
+// that can remove what it made.
+type Scripter interface {
+	// Script returns the statements of the migrations after version, and the
+	// statements that remove all tables with their data. The statements have no
+	// terminator. Applied to tables without version, the first of up fails.
+	Script(version int) (up, down []string)
+	// Remove removes all tables with their data. It returns
+	// [store.ErrRelayLive] while a relay is live, and does nothing if there are
+	// no tables. A schema stays.
+	Remove(ctx context.Context) error
+}
+
 // Newer returns [store.ErrNewerTables], with the names of the migrations, if
 // this code does not know some of them.
 func Newer(all []store.Migration) error {

@@ -243,39 +243,62 @@ func (s *backend) MigrationSQL() string { return s.UpgradeSQL(0) }
 const hadVersion = `INSERT INTO {migration} (version, name)
   SELECT %[1]d, NULL FROM DUAL WHERE NOT EXISTS (SELECT 1 FROM {migration} WHERE version = %[1]d)`
 
-// UpgradeSQL implements [driver.Upgrader].
-func (s *backend) UpgradeSQL(version int) string {
+// scripting returns what scripts need beside the steps.
+func (s *backend) scripting() sqlstore.Scripting {
+	r := s.cfg.replacer()
+	sc := sqlstore.Scripting{
+		Begin:  []string{"SET SESSION sql_mode = '" + sqlMode + "'"},
+		Had:    r.Replace(hadVersion),
+		Record: r.Replace("INSERT INTO {migration} (version, name) VALUES (%d, '%s') ON DUPLICATE KEY UPDATE name = name"),
+	}
+	if s.cfg.Schema != "" {
+		sc.Begin = append(sc.Begin, s.cfg.schemaSQL())
+	}
+	sc.Begin = append(sc.Begin, r.Replace(migrationTable))
+	return sc
+}
+
+// Script implements [driver.Scripter].
+func (s *backend) Script(version int) (up, down []string) {
 	steps, err := s.config().steps()
 	if err != nil {
 		panic(err) // the files are embedded, and a test reads them
 	}
-	steps = steps[min(max(version, 0), len(steps)):]
-	if len(steps) == 0 {
-		return ""
+	sc := s.scripting()
+	up = sc.Script(steps, version)
+	if len(up) > 0 && version > 0 {
+		up = append(sc.Begin[:1:1], up...)
 	}
-	r := s.cfg.replacer()
+	return up, sc.Drops(steps)
+}
+
+// UpgradeSQL implements [driver.Upgrader].
+func (s *backend) UpgradeSQL(version int) string {
+	up, _ := s.Script(version)
 	var b strings.Builder
-	b.WriteString("SET SESSION sql_mode = '" + sqlMode + "';\n\n")
-	if version > 0 {
-		fmt.Fprintf(&b, "-- This fails if the tables have not had migration %d.\n"+r.Replace(hadVersion)+";\n\n", version)
-	} else {
-		if s.cfg.Schema != "" {
-			b.WriteString(s.cfg.schemaSQL() + ";\n\n")
+	for _, statement := range up {
+		// It contains semicolons.
+		if strings.Contains(statement, "CREATE PROCEDURE") {
+			b.WriteString("DELIMITER $$\n" + statement + "$$\nDELIMITER ;\n\n")
+			continue
 		}
-		b.WriteString(r.Replace(migrationTable) + ";\n\n")
-	}
-	for _, step := range steps {
-		fmt.Fprintf(&b, "-- Migration %d: %s\n\n", step.Version, step.Name)
-		for _, statement := range step.Statements {
-			// It contains semicolons.
-			if strings.Contains(statement, "CREATE PROCEDURE") {
-				b.WriteString("DELIMITER $$\n" + statement + "$$\nDELIMITER ;\n\n")
-				continue
-			}
-			b.WriteString(statement + ";\n\n")
-		}
-		fmt.Fprintf(&b, r.Replace("INSERT INTO {migration} (version, name) VALUES (%d, '%s') ON DUPLICATE KEY UPDATE name = name;\n\n"),
-			step.Version, step.Name)
+		b.WriteString(statement + ";\n\n")
 	}
 	return b.String()
+}
+
+// Remove implements [driver.Scripter]. Every statement commits on its own;
+// after an error Remove can be called again.
+func (s *backend) Remove(ctx context.Context) error {
+	err := s.noRelay(ctx, s.db)
+	if err != nil && number(err) != errNoTable {
+		return fmt.Errorf("mysqlstore: remove: %w", err)
+	}
+	_, down := s.Script(0)
+	for _, statement := range down {
+		if _, err := s.db.ExecContext(ctx, statement); err != nil {
+			return fmt.Errorf("mysqlstore: remove: %w", err)
+		}
+	}
+	return nil
 }

@@ -115,34 +115,59 @@ func (c *core) MigrationSQL() string { return c.UpgradeSQL(0) }
 const hadVersion = `INSERT INTO {migration} (version, name)
   SELECT %[1]d, NULL WHERE NOT EXISTS (SELECT 1 FROM {migration} WHERE version = %[1]d)`
 
-// UpgradeSQL implements [driver.Upgrader].
-func (c *core) UpgradeSQL(version int) string {
+// scripting returns what scripts need beside the steps.
+func (c *core) scripting() sqlstore.Scripting {
+	r := c.cfg.replacer()
+	sc := sqlstore.Scripting{Had: r.Replace(hadVersion), Record: r.Replace(`INSERT INTO {migration} (version, name) VALUES (%d, '%s')`)}
+	if c.cfg.Schema != "" {
+		sc.Begin = append(sc.Begin, `CREATE SCHEMA IF NOT EXISTS "`+c.cfg.Schema+`"`)
+	}
+	sc.Begin = append(sc.Begin, r.Replace(migrationTable))
+	return sc
+}
+
+// Script implements [driver.Scripter].
+func (c *core) Script(version int) (up, down []string) {
 	steps, err := c.steps()
 	if err != nil {
 		panic(err) // the files are embedded, and a test reads them
 	}
-	steps = steps[min(max(version, 0), len(steps)):]
-	if len(steps) == 0 {
+	sc := c.scripting()
+	return sc.Script(steps, version), sc.Drops(steps)
+}
+
+// UpgradeSQL implements [driver.Upgrader].
+func (c *core) UpgradeSQL(version int) string {
+	up, _ := c.Script(version)
+	if len(up) == 0 {
 		return ""
 	}
-	r := c.cfg.replacer()
-	var b strings.Builder
-	b.WriteString("\\set ON_ERROR_STOP on\nBEGIN;\n\n")
-	if version > 0 {
-		fmt.Fprintf(&b, "-- This fails if the tables have not had migration %d.\n"+r.Replace(hadVersion)+";\n\n", version)
-	} else {
-		if c.cfg.Schema != "" {
-			b.WriteString("CREATE SCHEMA IF NOT EXISTS \"" + c.cfg.Schema + "\";\n\n")
+	return "\\set ON_ERROR_STOP on\nBEGIN;\n\n" + strings.Join(up, ";\n\n") + ";\n\nCOMMIT;\n"
+}
+
+// Remove implements [driver.Scripter], in one transaction.
+func (c *core) Remove(ctx context.Context) error {
+	_, down := c.Script(0)
+	err := c.db.within(ctx, func(tx database) error {
+		live, err := c.withoutNodes(ctx, tx)
+		if err != nil {
+			return err
 		}
-		b.WriteString(r.Replace(migrationTable) + ";\n\n")
-	}
-	for _, step := range steps {
-		fmt.Fprintf(&b, "-- Migration %d: %s\n\n", step.Version, step.Name)
-		for _, statement := range step.Statements {
-			b.WriteString(statement + ";\n\n")
+		if live {
+			return store.ErrRelayLive
 		}
-		fmt.Fprintf(&b, r.Replace("INSERT INTO {migration} (version, name) VALUES (%d, '%s');\n\n"), step.Version, step.Name)
+		for _, statement := range down {
+			if err := tx.exec(ctx, statement); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if sqlState(err) == "42P01" || sqlState(err) == "3F000" {
+		return nil // there are no tables
 	}
-	b.WriteString("COMMIT;\n")
-	return b.String()
+	if err != nil {
+		return fmt.Errorf("pgstore: remove: %w", err)
+	}
+	return nil
 }

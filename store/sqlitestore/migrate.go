@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"embed"
-	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -126,29 +125,50 @@ func (s *backend) applied(ctx context.Context, q querier) (map[int]store.Migrati
 // the first error and then leaves nothing behind.
 func (s *backend) MigrationSQL() string { return s.UpgradeSQL(0) }
 
+// scripting returns what scripts need beside the steps.
+func (s *backend) scripting() sqlstore.Scripting {
+	table := "\"main\".\"" + s.cfg.Prefix + "migration\""
+	return sqlstore.Scripting{
+		Begin: []string{s.migrations.ledger},
+		// the name of a migration is NOT NULL
+		Had: "INSERT INTO " + table + " (version, name)\n  SELECT %[1]d, NULL WHERE NOT EXISTS (SELECT 1 FROM " + table +
+			" WHERE version = %[1]d)",
+		Record: "INSERT INTO " + table + " (version, name) VALUES (%d, '%s')",
+	}
+}
+
+// Script implements [driver.Scripter].
+func (s *backend) Script(version int) (up, down []string) {
+	sc := s.scripting()
+	return sc.Script(s.migrations.steps, version), sc.Drops(s.migrations.steps)
+}
+
 // UpgradeSQL implements [driver.Upgrader].
 func (s *backend) UpgradeSQL(version int) string {
-	steps := s.migrations.steps
-	steps = steps[min(max(version, 0), len(steps)):]
-	if len(steps) == 0 {
+	up, _ := s.Script(version)
+	if len(up) == 0 {
 		return ""
 	}
-	table := "\"main\".\"" + s.cfg.Prefix + "migration\""
-	var b strings.Builder
-	b.WriteString("-- The tables of Waybill. Apply with: sqlite3 FILE < THIS\n.bail on\nPRAGMA journal_mode = WAL;\nBEGIN IMMEDIATE;\n\n")
-	if version > 0 { // the name of a migration is NOT NULL
-		fmt.Fprintf(&b, "-- This fails if the tables have not had migration %[1]d.\nINSERT INTO %[2]s (version, name)\n"+
-			"  SELECT %[1]d, NULL WHERE NOT EXISTS (SELECT 1 FROM %[2]s WHERE version = %[1]d);\n", version, table)
-	} else {
-		fmt.Fprintf(&b, "%s;\n", s.migrations.ledger)
+	return "-- The tables of Waybill. Apply with: sqlite3 FILE < THIS\n.bail on\nPRAGMA journal_mode = WAL;\nBEGIN IMMEDIATE;\n\n" +
+		strings.Join(up, ";\n\n") + ";\n\nCOMMIT;\n"
+}
+
+// Remove implements [driver.Scripter], in one transaction.
+func (s *backend) Remove(ctx context.Context) error {
+	list, err := s.Migrations(ctx)
+	if err != nil || !slices.ContainsFunc(list, func(m store.Migration) bool { return !isMissing(m) }) {
+		return err
 	}
-	for _, step := range steps {
-		fmt.Fprintf(&b, "\n-- Migration %d: %s\n", step.Version, step.Name)
-		for _, text := range step.Statements {
-			fmt.Fprintf(&b, "\n%s;\n", text)
+	_, down := s.Script(0)
+	return s.transact(ctx, s.lockLedger, func(ctx context.Context, t txTarget) error {
+		if err := s.noRelay(ctx, t, time.Now()); err != nil {
+			return err
 		}
-		fmt.Fprintf(&b, "\nINSERT INTO %s (version, name) VALUES (%d, '%s');\n", table, step.Version, step.Name)
-	}
-	b.WriteString("\nCOMMIT;\n")
-	return b.String()
+		for _, statement := range down {
+			if err := t.text(ctx, statement); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }

@@ -322,11 +322,31 @@ func openSQLite(cfg settings.Store, create bool) (*Store, error) {
 // MigrationSQL returns the script that creates a store's tables. It does not
 // connect to the store.
 func MigrationSQL(cfg settings.Store, from int) (string, error) {
-	u, err := storeURL(cfg)
+	tables, err := offline(cfg)
 	if err != nil {
 		return "", err
 	}
-	var tables driver.Upgrader
+	return tables.(driver.Upgrader).UpgradeSQL(from), nil
+}
+
+// Script returns the statements of the migrations after a version, and those
+// that remove all tables.
+func Script(cfg settings.Store, from int) (up, down []string, err error) {
+	tables, err := offline(cfg)
+	if err != nil {
+		return nil, nil, err
+	}
+	up, down = tables.Driver().Migrator.(driver.Scripter).Script(from)
+	return up, down, nil
+}
+
+// offline returns the store without a connection.
+func offline(cfg settings.Store) (driver.Store[*sql.Tx], error) {
+	u, err := storeURL(cfg)
+	if err != nil {
+		return nil, err
+	}
+	var tables driver.Store[*sql.Tx]
 	none := new(sql.DB) // the constructors do not connect
 	switch u.Scheme {
 	case Postgres:
@@ -337,7 +357,7 @@ func MigrationSQL(cfg settings.Store, from int) (string, error) {
 		tables, err = sqlitestore.New(none, sqlitestore.Config{Schema: cfg.Schema, Prefix: cfg.Prefix, Lanes: cfg.Lanes})
 	}
 	if err != nil {
-		return "", wrongNames(err)
+		return nil, wrongNames(err)
 	}
-	return tables.UpgradeSQL(from), nil
+	return tables, nil
 }

@@ -1,0 +1,3 @@
+// Package migrations hands the output of waybill migrate sql to goose,
+// golang-migrate and Atlas.
+package migrations
