@@ -86,33 +86,36 @@ func compile(program string) error {
 	var packages []string
 	var downloaded, compiled error
 	var both sync.WaitGroup
-	both.Go(func() { packages, downloaded = run1(shown, "list", "-deps", app) })
-	both.Go(func() { _, compiled = run1(shown, append([]string{"build", "-v"}, common...)...) })
+	both.Go(func() { packages, downloaded = goCommand(shown, "list", "-deps", app) })
+	both.Go(func() { _, compiled = goCommand(shown, append([]string{"build", "-v"}, common...)...) })
 	both.Wait()
 	if err := errors.Join(downloaded, compiled); err != nil {
 		return err
 	}
 	shown.phase("compiling", len(packages))
 	// Packages that are compiled already are not reported.
-	_, err := run1(shown, "build", "-v", unoptimized, "-ldflags=-s -w", "-o", program, app)
+	_, err := goCommand(shown, "build", "-v", unoptimized, "-ldflags=-s -w", "-o", program, app)
 	shown.end()
 	return err
 }
 
-// run1 runs the go command, counts the lines of its progress, and returns the
-// lines of its output.
-func run1(shown *progress, args ...string) ([]string, error) {
+// goCommand runs the go command, counts the lines of its progress, and returns
+// the lines of its output.
+func goCommand(shown *progress, args ...string) ([]string, error) {
 	cmd := exec.Command("go", args...) //nolint:noctx // Ctrl-C ends it, too
+	// Without cgo the build needs no C compiler. The packages that this program
+	// uses are not compiled again for that.
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	var stdout, text bytes.Buffer
 	cmd.Stdout = &stdout
-	progress, err := cmd.StderrPipe()
+	pipe, err := cmd.StderrPipe()
 	if err != nil {
 		return nil, err
 	}
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("the go command: %w", err)
 	}
-	lines := bufio.NewScanner(progress)
+	lines := bufio.NewScanner(pipe)
 	for lines.Scan() {
 		fmt.Fprintln(&text, lines.Text())
 		shown.step(lines.Text())

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 )
 
 // TestDashboard: the demo prints the address of its dashboard, which shows the
@@ -52,8 +53,15 @@ func TestDashboard(t *testing.T) {
 		"": "Backlog of each destination", "dead": "No dead letters", "events": "Events", "destinations": "courier", "blocked": "No aggregate is blocked", "groups": "Consumer groups",
 		"relays": "Live relays", "keys": "In progress",
 	} {
-		if status, text := get(path, ""); status != http.StatusOK || !strings.Contains(text, want) {
-			t.Errorf("/dashboard/%s: status %d: %s", path, status, text)
+		// The relay registers its destinations with its first heartbeat.
+		for deadline := time.Now().Add(20 * time.Second); ; {
+			status, text := get(path, "")
+			if status == http.StatusOK && strings.Contains(text, want) {
+				break
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("/dashboard/%s: status %d: %s", path, status, text)
+			}
 		}
 	}
 	if status, _ := get("", "evil.example:80"); status != http.StatusForbidden {

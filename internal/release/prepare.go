@@ -155,7 +155,8 @@ func (p *prepared) changeVersions(ctx context.Context) error {
 			return err
 		}
 		for _, m := range p.repo.modules {
-			// In place, rather than by "go work edit": the list stays one block.
+			// In place, rather than by "go work edit": the list stays one
+			// block.
 			work = bytes.ReplaceAll(work, []byte(m.path+" "+Placeholder+" =>"), []byte(m.path+" "+p.version+" =>"))
 		}
 		p.changed[name] = work
