@@ -19,6 +19,11 @@ type Spec struct {
 	SchemaID string
 	// SchemaVersion defaults to 1.
 	SchemaVersion int
+	// DedupKey returns the dedup key of a new event, such as
+	// [Event.NaturalKey]: waybill.Spec{DedupKey: waybill.Event.NaturalKey}. The
+	// event is complete except for the key, which may still be replaced.
+	// Defaults to none.
+	DedupKey func(ev Event) string
 	// ContentType defaults to [JSON]. Any other content type needs a Codec,
 	// unless the payload is a []byte.
 	ContentType string
@@ -91,6 +96,9 @@ func (d Definition[P]) New(aggregateID string, payload P) Event {
 		return ev
 	}
 	ev.Payload = data
+	if d.spec.DedupKey != nil {
+		ev.DedupKey = d.spec.DedupKey(ev)
+	}
 	return ev
 }
 

@@ -143,3 +143,20 @@ func TestDefineBytes(t *testing.T) {
 		t.Errorf("decoded bytes are the event's own")
 	}
 }
+
+// TestDefineWithADedupKey: the definition's key is that of each new event, and
+// may be replaced.
+func TestDefineWithADedupKey(t *testing.T) {
+	d := waybill.Define[placed]("OrderPlaced", waybill.Spec{AggregateType: "order", SchemaVersion: 3, DedupKey: waybill.Event.NaturalKey})
+	ev := d.New("o-1", placed{Total: 1})
+	if want := "order:OrderPlaced:o-1#3"; ev.DedupKey != want || ev.NaturalKey() != want {
+		t.Errorf("the key is %q, want %q", ev.DedupKey, want)
+	}
+	payload := waybill.Define[placed]("OrderPlaced", waybill.Spec{DedupKey: func(ev waybill.Event) string { return string(ev.Payload) }})
+	if ev := payload.New("", placed{Total: 7}); ev.DedupKey != `{"total":7}` {
+		t.Errorf("the function does not get the payload: %q", ev.DedupKey)
+	}
+	if ev := waybill.Define[placed]("OrderPlaced", waybill.Spec{}).New("", placed{}); ev.DedupKey != "" {
+		t.Errorf("without a function, the key is %q", ev.DedupKey)
+	}
+}

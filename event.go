@@ -52,8 +52,11 @@ type Event struct {
 	// earliest delivery. Excludes AvailableAt.
 	Delay time.Duration
 	// Priority is 0 to 32767. Events with a higher priority are delivered first
-	// across aggregates, never inside one. The relay reads events with a
-	// priority ahead of a backlog.
+	// across aggregates, never inside one: an event waits for earlier events of
+	// its aggregate, also for those with priority 0 at the end of a backlog.
+	// The relay reads events with a priority ahead of a backlog, 64 of a lane
+	// at a time and at most 8 of one aggregate, in the order in which they were
+	// written.
 	Priority int
 	// CorrelationID and CausationID default to those of the context, see
 	// [Origin]; at most 128 bytes each.

@@ -36,13 +36,14 @@ type key struct{ aggregateType, eventType string }
 type Mux struct {
 	mu       sync.RWMutex
 	handlers map[key]Func
+	byType   map[string]Func // of every aggregate type
 	fallback Func
 	wrap     []func(Func) Func
 }
 
 // NewMux returns a mux without handlers.
 func NewMux() *Mux {
-	return &Mux{handlers: make(map[key]Func)}
+	return &Mux{handlers: make(map[key]Func), byType: make(map[string]Func)}
 }
 
 // Handle registers the handler of an event type. An empty aggregate type means
@@ -66,6 +67,24 @@ func (m *Mux) Handle(aggregateType, eventType string, h Func) {
 		panic(fmt.Sprintf("handler: duplicate handler for %s of %s", eventType, aggregateType))
 	}
 	m.handlers[k] = h
+}
+
+// HandleType registers the handler of an event type of every aggregate type. A
+// handler that Handle has registered for the aggregate type comes first. It
+// panics if a handler is already registered for the event type alone.
+func (m *Mux) HandleType(eventType string, h Func) {
+	if h == nil {
+		panic("handler: nil handler for " + eventType)
+	}
+	if eventType == "" {
+		panic("handler: empty event type")
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.byType[eventType] != nil {
+		panic(fmt.Sprintf("handler: duplicate handler for %s of every aggregate type", eventType))
+	}
+	m.byType[eventType] = h
 }
 
 // Fallback registers the handler of all events that have no other one. It
@@ -97,7 +116,7 @@ func (m *Mux) Use(mw ...func(Func) Func) {
 func (m *Mux) Handles(aggregateType, eventType string) bool {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
-	return m.handlers[key{aggregateType, eventType}] != nil
+	return m.handlers[key{aggregateType, eventType}] != nil || m.byType[eventType] != nil
 }
 
 // Deliver calls the handler of each event, one after another. An event without
@@ -139,6 +158,9 @@ func (m *Mux) find(d *waybill.Delivery) Func {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	h := m.handlers[key{d.AggregateType, d.Type}]
+	if h == nil {
+		h = m.byType[d.Type]
+	}
 	if h == nil {
 		h = m.fallback
 	}

@@ -232,3 +232,30 @@ func TestWrap(t *testing.T) {
 type panicking struct{}
 
 func (panicking) Deliver(context.Context, []waybill.Delivery) []error { panic("sink") }
+
+// TestHandleType: a handler of an event type gets the events of all aggregate
+// types that have no handler of their own, and comes before the fallback.
+func TestHandleType(t *testing.T) {
+	var got []string
+	note := func(who string) handler.Func {
+		return func(_ context.Context, ev waybill.Event) error {
+			got = append(got, who+" "+ev.AggregateType+" "+ev.Type)
+			return nil
+		}
+	}
+	mux := handler.NewMux()
+	mux.HandleType("Deleted", note("type"))
+	mux.Handle("order", "Deleted", note("own"))
+	mux.Fallback(note("fallback"))
+	deliver(mux, waybill.Event{Type: "Deleted", AggregateType: "order"}, waybill.Event{Type: "Deleted", AggregateType: "user"}, waybill.Event{Type: "Deleted"}, waybill.Event{Type: "Added"})
+	want := []string{"own order Deleted", "type user Deleted", "type " + waybill.GlobalAggregate + " Deleted", "fallback " + waybill.GlobalAggregate + " Added"}
+	if !slices.Equal(got, want) {
+		t.Errorf("called: %q, want %q", got, want)
+	}
+	if !mux.Handles("user", "Deleted") || mux.Handles("user", "Added") {
+		t.Error("Handles is wrong")
+	}
+	mustPanic(t, "a second handler of the type", func() { mux.HandleType("Deleted", note("")) })
+	mustPanic(t, "a nil handler", func() { mux.HandleType("Other", nil) })
+	mustPanic(t, "an empty type", func() { mux.HandleType("", note("")) })
+}

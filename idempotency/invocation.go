@@ -125,7 +125,7 @@ func (e *invocation[T]) attempt(ctx context.Context, f *inflight) outcome {
 	}
 	a := &attempt[T]{
 		entry: &e.entry, fn: e.fn, flight: f, key: driver.KeyAttempt{KeyID: claim.KeyID, Owner: claim.Owner, Fence: rec.Fence},
-		created: rec.CreatedAt, point: rec.Point, until: began.Add(e.k.cfg.Lease),
+		created: rec.CreatedAt, point: rec.Point, until: began.Add(e.lease()),
 	}
 	f.take(a.until)
 	return a.run(ctx)

@@ -28,7 +28,7 @@ func (a *attempt[T]) hold(ctx context.Context) (inner context.Context, stop func
 	beat, end := context.WithCancel(context.WithoutCancel(ctx))
 	stopped := make(chan struct{})
 	began := time.Now()
-	timer := time.AfterFunc(a.k.cfg.Lease/3, func() {
+	timer := time.AfterFunc(a.lease()/3, func() {
 		defer close(stopped)
 		a.beat(beat, began, lose)
 	})
@@ -45,7 +45,7 @@ func (a *attempt[T]) hold(ctx context.Context) (inner context.Context, stop func
 // beat renews the lease immediately and then at every third of it. If the store
 // fails, beat retries until the lease has expired.
 func (a *attempt[T]) beat(ctx context.Context, began time.Time, lose context.CancelCauseFunc) {
-	every := a.k.cfg.Lease / 3
+	every := a.lease() / 3
 	for pause := time.Duration(0); ; {
 		select {
 		case <-ctx.Done():
@@ -57,14 +57,14 @@ func (a *attempt[T]) beat(ctx context.Context, began time.Time, lose context.Can
 			return // a run that ignores the end of its context loses the key
 		}
 		renew, cancel := context.WithDeadline(ctx, a.until)
-		ok, err := a.k.db.RenewKey(renew, a.key, a.k.cfg.Lease)
+		ok, err := a.k.db.RenewKey(renew, a.key, a.lease())
 		cancel()
 		left := time.Until(a.until)
 		switch {
 		case ctx.Err() != nil:
 			return
 		case ok:
-			a.until = now.Add(a.k.cfg.Lease)
+			a.until = now.Add(a.lease())
 			a.flight.until.Store(a.until.UnixNano())
 			pause = every
 		case err == nil || left <= 0:

@@ -267,3 +267,35 @@ func TestRunWithNothingToDo(t *testing.T) {
 		}
 	})
 }
+
+// TestLeaseOfARequest: it replaces the lease of the keys, for the claim and for
+// its renewals.
+func TestLeaseOfARequest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, k := open(t, idempotency.Config{}) // 30 s
+		req := request(t, "k")
+		req.Lease = 3 * time.Minute
+		other := another(t, d, idempotency.Config{})
+		_, err := idempotency.Do(t.Context(), k, req, func(ctx context.Context) (int, error) {
+			for _, after := range []time.Duration{time.Second, 3 * time.Minute} {
+				<-time.After(after)
+				_, err := idempotency.Do(t.Context(), other, req, func(context.Context) (int, error) { t.Error("two run"); return 0, nil })
+				var in *idempotency.InProgressError
+				if !errors.As(err, &in) || in.RetryAfter < 110*time.Second {
+					t.Errorf("another one after %v: %v", after, err)
+				}
+			}
+			return 0, ctx.Err()
+		})
+		if err != nil {
+			t.Error(err)
+		}
+		if n := d.renews.Load(); n != 3 {
+			t.Errorf("%d renewals in 3 minutes, want one a minute", n)
+		}
+		req.Lease = -1
+		if err := req.Validate(); err == nil {
+			t.Error("a negative lease is valid")
+		}
+	})
+}

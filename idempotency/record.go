@@ -5,6 +5,7 @@ package idempotency
 // It calls no function of the user, and knows no kind of run.
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -24,9 +25,12 @@ type entry[T any] struct {
 	req Request
 }
 
+// lease returns the lease of the request.
+func (e *entry[T]) lease() time.Duration { return cmp.Or(e.req.Lease, e.k.cfg.Lease) }
+
 // claim returns the claim of the request's key, with a new owner.
 func (e *entry[T]) claim() driver.KeyClaim {
-	claim := driver.KeyClaim{KeyID: e.req.id(), Hash: string(e.req.Hash), Owner: waybill.NewID(), Lease: e.k.cfg.Lease, Retention: e.retention()}
+	claim := driver.KeyClaim{KeyID: e.req.id(), Hash: string(e.req.Hash), Owner: waybill.NewID(), Lease: e.lease(), Retention: e.retention()}
 	if e.k.cfg.ResultRetention > 0 {
 		claim.Retention = min(claim.Retention, e.k.cfg.ResultRetention)
 	}

@@ -33,6 +33,10 @@ type Request struct {
 	// Retention is how long a repeat gets the answer, counted from its
 	// completion. Defaults to [Config.Retention].
 	Retention time.Duration
+	// Lease replaces [Config.Lease] for this request: long for an operation
+	// whose repeat is expensive, short for one that other requests wait for.
+	// Defaults to Config.Lease.
+	Lease time.Duration
 	// WaitMax is how long to wait for a concurrent run of the same key, instead
 	// of returning [waybill.ErrInProgress] immediately. If that run fails, one
 	// of the waiting requests runs the operation. Defaults to no waiting.
@@ -75,6 +79,9 @@ func (r Request) Validate() error {
 	}
 	if r.Retention < 0 {
 		wrong("Request.Retention: %v is negative", r.Retention)
+	}
+	if r.Lease < 0 {
+		wrong("Request.Lease: %v is negative", r.Lease)
 	}
 	if r.WaitMax < 0 {
 		wrong("Request.WaitMax: %v is negative", r.WaitMax)
