@@ -49,6 +49,8 @@ type Outbox struct {
 	// backlogs and restorer are nil if the store does not have the role.
 	backlogs driver.Backlogs
 	restorer driver.Restorer
+	// committed is nil if the store does not write events.
+	committed func(ctx context.Context, id waybill.ID) (bool, error)
 	// destination is the destination whose backlog this is; empty for the
 	// outbox itself.
 	destination string
@@ -66,6 +68,9 @@ func NewOutbox[T any](db driver.Store[T], cfg Config) (*Outbox, error) {
 	d := &Outbox{db: roles.OutboxAdmin, owners: roles.OutboxAdmin, cfg: cfg, backlogs: roles.Backlogs, restorer: roles.Restorer}
 	if roles.Relay != nil {
 		d.hub = roles.Relay.Local()
+	}
+	if roles.Outbox != nil {
+		d.committed = roles.Outbox.Committed
 	}
 	return d, nil
 }

@@ -26,6 +26,10 @@ type Journey struct {
 	// Live reports whether the node is alive.
 	Owner waybill.ID
 	Live  bool
+	// Why says why the event has not arrived, in words and with the next
+	// commands: first what concerns every place, then one reason for each place
+	// that the event has yet to leave or to reach. It is never empty.
+	Why []Reason
 }
 
 // Step is one step of an event's journey.
@@ -35,7 +39,7 @@ type Step struct {
 	What string
 }
 
-// Journey returns the journey of an event, or [ErrNotFound].
+// Journey returns the journey of an event, or an [*UnknownEventError].
 func (d *Outbox) Journey(ctx context.Context, id waybill.ID) (Journey, error) {
 	r, found, err := d.own(ctx, id)
 	if err != nil {
@@ -54,7 +58,7 @@ func (d *Outbox) Journey(ctx context.Context, id waybill.ID) (Journey, error) {
 		j.Record = r
 		j.Steps = append(written(r), Step{What: "left the outbox; the history does not have it"})
 	default:
-		return Journey{}, fmt.Errorf("%w: %s", ErrNotFound, id)
+		return Journey{}, d.unknown(ctx, id)
 	}
 	stats, err := d.owners.Stats(ctx)
 	if err != nil {
@@ -69,6 +73,9 @@ func (d *Outbox) Journey(ctx context.Context, id waybill.ID) (Journey, error) {
 		if j.Behind, err = d.behind(ctx, r); err != nil {
 			return Journey{}, err
 		}
+	}
+	if j.Why, err = d.why(ctx, &j, found, stats); err != nil {
+		return Journey{}, err
 	}
 	return j, nil
 }

@@ -111,14 +111,15 @@ func TestScreens(t *testing.T) {
 func TestEvent(t *testing.T) {
 	s, dead, late, ready := busy(t)
 	s.open()
-	has(t, s.page("/events/"+dead.ID.String()), "Dead letter: it is not delivered unless it is replayed.", "customer 4711 is unknown", "acme", "inventory", "no such product")
-	has(t, s.page("/events/"+late.ID.String()), "It has left the outbox, and has yet to reach 1 destination.",
-		"Destination shipping: Waits for its next attempt, which is due in", "it has failed 2 times", "connection refused")
-	has(t, s.page("/events/"+ready.ID.String()), "Is ready and waits for its turn in lane", "No live relay owns lane")
+	has(t, s.page("/events/"+dead.ID.String()), "It has been a dead letter for", "waybill dead replay "+dead.ID.String(), "customer 4711 is unknown", "acme", "inventory", "no such product")
+	has(t, s.page("/events/"+late.ID.String()), "No relay is running: nothing is delivered until one starts.",
+		"It has failed at destination shipping, 2 times, and is tried again in", "connection refused", "waybill list --state failed --destination shipping")
+	has(t, s.page("/events/"+ready.ID.String()), "No relay is running: nothing is delivered until one starts.", "<code>waybill doctor</code>")
 	_, err := s.to.Pause(t.Context(), "shipping", "is rebuilt")
 	s.must(err)
 	s.open()
-	has(t, s.page("/events/"+late.ID.String()), "Destination shipping: waits until the destination is resumed; it has been paused for", "is rebuilt")
+	has(t, s.page("/events/"+late.ID.String()), "Destination shipping has been paused for", "is rebuilt", "waybill destinations resume shipping")
+	has(t, s.get("/events/"+waybill.NewID().String()).text, "The tables do not have this event. It was never committed to these tables")
 
 	if a := s.get("/events?id=" + strings.ToLower(ready.ID.String())); a.status != http.StatusOK || a.at.Path != "/ops/waybill/events/"+ready.ID.String() {
 		t.Errorf("a search for an id leads to %s, status %d", a.at, a.status)

@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"time"
 	"unicode/utf8"
 
 	"github.com/waybillhq/waybill"
@@ -24,8 +23,6 @@ const payloadBytes = 64 << 10
 // eventView is the data of the page of one event.
 type eventView struct {
 	admin.Journey
-	// Verdict says in words what the event waits for.
-	Verdict []string
 	// Facts are the fields of the event that are set.
 	Facts []fact
 	// Groups are the records of consumer groups.
@@ -59,11 +56,6 @@ func (d *Dashboard) event(p *page) (any, error) {
 	if v.Journey, err = d.cfg.Outbox.Journey(p.ctx, id); err != nil {
 		return nil, err
 	}
-	paused, err := d.paused(p.ctx)
-	if err != nil {
-		return nil, err
-	}
-	v.Verdict = verdict(&v.Journey, paused, p.Now)
 	v.Facts = facts(&v.Event)
 	v.Places = places(&v.Journey)
 	if v.HasGroups = d.cfg.Inbox != nil; v.HasGroups {
@@ -78,21 +70,6 @@ func (d *Dashboard) event(p *page) (any, error) {
 		}
 	}
 	return v, nil
-}
-
-// paused returns the paused destinations by name.
-func (d *Dashboard) paused(ctx context.Context) (map[string]admin.Destination, error) {
-	s, err := d.snapshot(ctx)
-	if err != nil {
-		return nil, err
-	}
-	out := make(map[string]admin.Destination)
-	for _, to := range s.Destinations {
-		if to.IsPaused() {
-			out[to.Name] = to
-		}
-	}
-	return out, nil
 }
 
 // records returns the records of an event in the consumer groups of the
@@ -120,60 +97,6 @@ func (d *Dashboard) records(ctx context.Context, id waybill.ID) ([]store.InboxRe
 		}
 	}
 	return out, nil
-}
-
-// verdict says in words where an event is and what it waits for.
-func verdict(j *admin.Journey, paused map[string]admin.Destination, now time.Time) []string {
-	var out []string
-	if j.State == store.Delivered && len(j.Waiting) == 0 {
-		return []string{"Delivered. It waits for nothing."}
-	}
-	if j.State == store.Delivered {
-		out = append(out, "It has left the outbox, and has yet to reach "+one(int64(len(j.Waiting)), "destination")+".")
-	} else if len(j.Waiting) == 0 || j.Waiting[0].Seq != j.Seq || j.Waiting[0].State != j.State {
-		out = append(out, waitsFor(j.Record, j.Behind, now))
-	}
-	for _, w := range j.Waiting {
-		text := waitsFor(w.Record, w.Behind, now)
-		if to, ok := paused[w.Destination.Name]; ok && w.State != store.Dead {
-			text = fmt.Sprintf("waits until the destination is resumed; it has been paused for %s: %s", span(to.PausedFor), orNone(to.Reason, "no reason given"))
-		}
-		out = append(out, "Destination "+w.Destination.Name+": "+text)
-	}
-	if !j.Live && (j.State == store.Ready || j.State == store.Delayed || len(j.Waiting) > 0) {
-		out = append(out, fmt.Sprintf("No live relay owns lane %d: nothing of this lane is delivered until a relay takes it over.", j.Lane))
-	}
-	return out
-}
-
-// waitsFor says what a row waits for.
-func waitsFor(r store.Record, behind *store.Record, now time.Time) string {
-	switch {
-	case r.State == store.Dead:
-		text := "Dead letter: it is not delivered unless it is replayed."
-		if r.Holds {
-			text += " It blocks the later events of its aggregate."
-		}
-		return text
-	case behind != nil:
-		return fmt.Sprintf("Waits for event %s of its aggregate, which is %s and must come first.", behind.ID, behind.State)
-	case r.Final:
-		return "It has failed for good here, and becomes a dead letter when its turn comes."
-	case r.State == store.Delayed && r.Attempts > 0:
-		return fmt.Sprintf("Waits for its next attempt, which is due %s; it has failed %s.", ago(r.DueAt, now), one(int64(r.Attempts), "time"))
-	case r.State == store.Delayed && r.Replay > 0:
-		return "Was replayed and waits for its delivery."
-	case r.State == store.Delayed:
-		return "Is scheduled; it is due " + ago(r.DueAt, now) + "."
-	}
-	return fmt.Sprintf("Is ready and waits for its turn in lane %d.", r.Lane)
-}
-
-func orNone(text, none string) string {
-	if text == "" {
-		return none
-	}
-	return text
 }
 
 // facts returns the fields of an event.

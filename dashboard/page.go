@@ -225,6 +225,7 @@ func (d *Dashboard) fail(w http.ResponseWriter, r *http.Request, err error) {
 func (d *Dashboard) explain(r *http.Request, err error) *problem {
 	var known *problem
 	var unknown *admin.UnknownDestinationError
+	var event *admin.UnknownEventError
 	switch {
 	case errors.As(err, &known):
 		return known
@@ -232,6 +233,8 @@ func (d *Dashboard) explain(r *http.Request, err error) *problem {
 		return &problem{http.StatusNotFound, sentence(unknown.Error())}
 	case errors.Is(err, admin.ErrInvalid):
 		return &problem{http.StatusBadRequest, sentence(err.Error())}
+	case errors.As(err, &event):
+		return &problem{http.StatusNotFound, "The tables do not have this event. " + event.Reason.Text}
 	case errors.Is(err, admin.ErrNotFound):
 		return &problem{http.StatusNotFound, "The tables do not have this event: it was never written, or it was delivered and its retention has passed."}
 	case errors.Is(err, admin.ErrNoDestination):

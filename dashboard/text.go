@@ -8,6 +8,8 @@ import (
 	"time"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/waybillhq/waybill/internal/words"
 )
 
 // clean returns a text in which nothing can act: control characters, terminal
@@ -59,28 +61,7 @@ func ago(t, now time.Time) string {
 }
 
 // span returns a duration in its two largest units.
-func span(d time.Duration) string {
-	units := []struct {
-		size time.Duration
-		name string
-	}{{24 * time.Hour, "d"}, {time.Hour, "h"}, {time.Minute, "min"}, {time.Second, "s"}}
-	if d < time.Second {
-		return fmt.Sprintf("%d ms", d.Milliseconds())
-	}
-	for i, u := range units {
-		if d < u.size {
-			continue
-		}
-		text := fmt.Sprintf("%d %s", d/u.size, u.name)
-		if i+1 < len(units) && d/u.size < 10 {
-			if rest := d % u.size / units[i+1].size; rest > 0 {
-				text += fmt.Sprintf(" %d %s", rest, units[i+1].name)
-			}
-		}
-		return text
-	}
-	return ""
-}
+func span(d time.Duration) string { return words.Span(d) }
 
 // count returns a number with separated thousands.
 func count(n any) string {

@@ -180,7 +180,7 @@ func screens(b *browser, at string, dead waybill.ID) {
 	if got := value[string](b, "location.href"); got != at+"events/"+dead.String() {
 		b.t.Errorf("the link leads to %s", got)
 	}
-	b.says("Destination billing: Dead letter", `"total": 994`, script)
+	b.says("It has been a dead letter at destination billing for", `"total": 994`, script)
 	b.picture("event")
 	if value[bool](b, "document.querySelectorAll('script').length !== 1") {
 		b.t.Error("the event has added a script")
@@ -217,7 +217,7 @@ func changes(b *browser, at string, s *shop) {
 	b.says("Replayed 1 event.")
 	s.until("the letter is delivered", func(all []admin.Destination) bool { return all[0].Rows() == 0 })
 	b.open(at + "events/" + s.dead.String())
-	b.says("Delivered. It waits for nothing.")
+	b.says("It was delivered ")
 }
 
 // keyboard reaches the content, the screens and the search without a mouse.

@@ -155,7 +155,7 @@ func (a *app) withStore(cmd *cobra.Command, fn func(ctx context.Context, d *sess
 			return err
 		}
 		d := &session{store: st, settings: s}
-		cfg := admin.Config{BatchSize: s.Purge.BatchSize}
+		cfg := admin.Config{BatchSize: s.Purge.BatchSize, Captured: s.CDC.Enabled}
 		if d.Outbox, err = admin.NewOutbox(st, cfg); err != nil {
 			return err
 		}

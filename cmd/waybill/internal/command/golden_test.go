@@ -176,6 +176,8 @@ var (
 	jsonTime  = regexp.MustCompile(`"20\d\d-\d\d-\d\dT[0-9:.]+Z"`)
 	lag       = regexp.MustCompile(`(?m)^(lag +)(\d+s)( *)`)
 	aged      = regexp.MustCompile(`(?m)^((?:billing|partner|archive) .*?  )(\d+s)( +)`)
+	reasons   = regexp.MustCompile(`(?m)^(why  | *"text": ).*$`)
+	passed    = regexp.MustCompile(`\b\d+ (ms|s|min|h|d)( \d+ (ms|s|min|h))?\b`)
 	oldestDue = regexp.MustCompile(`("(?:lag|oldest_due|oldest_lapsed)_seconds": )[0-9.e+-]+`)
 	logTime   = regexp.MustCompile(`\btime=20\S+`)
 	version   = regexp.MustCompile(`waybill \S+ GO PLATFORM`)
@@ -201,6 +203,7 @@ func (s *script) normal(text string) string {
 	}
 	text = oldestDue.ReplaceAllString(text, "${1}SECONDS")
 	text = goVersion.ReplaceAllString(text, "GO")
+	text = reasons.ReplaceAllStringFunc(text, func(m string) string { return passed.ReplaceAllString(m, "SPAN") })
 	text = logTime.ReplaceAllString(text, "time=TIME")
 	text = plainTime.ReplaceAllString(text, "YYYY-MM-DDThh:mm:ssZ")
 	text = strings.ReplaceAll(text, runtime.GOOS+"/"+runtime.GOARCH, "PLATFORM")

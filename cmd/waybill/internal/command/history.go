@@ -14,6 +14,7 @@ import (
 	"github.com/waybillhq/waybill/admin"
 	"github.com/waybillhq/waybill/cmd/waybill/internal/settings"
 	"github.com/waybillhq/waybill/cmd/waybill/internal/view"
+	"github.com/waybillhq/waybill/internal/words"
 	"github.com/waybillhq/waybill/store/driver"
 )
 
@@ -43,23 +44,13 @@ func (s *selection) args() string {
 		values []string
 	}{{"type", s.types}, {"aggregate-type", s.kinds}, {"tenant", s.tenants}} {
 		for _, value := range f.values {
-			b.WriteString(" --" + f.name + " " + quoted(value))
+			b.WriteString(" --" + f.name + " " + words.Quoted(value))
 		}
 	}
 	if s.aggregate != "" {
-		b.WriteString(" --aggregate " + quoted(s.aggregate))
+		b.WriteString(" --aggregate " + words.Quoted(s.aggregate))
 	}
 	return b.String()
-}
-
-// quoted returns a text as a word of a shell.
-func quoted(text string) string {
-	if text != "" && !strings.ContainsFunc(text, func(r rune) bool {
-		return !strings.ContainsRune("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-/:@+,", r)
-	}) {
-		return text
-	}
-	return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"
 }
 
 // moment parses a time with a zone, or an age.

@@ -2,6 +2,7 @@ package command
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/admin"
+	"github.com/waybillhq/waybill/cmd/waybill/internal/hint"
 	"github.com/waybillhq/waybill/cmd/waybill/internal/settings"
 	"github.com/waybillhq/waybill/cmd/waybill/internal/view"
 	"github.com/waybillhq/waybill/store"
@@ -261,8 +263,12 @@ func (a *app) show() *cobra.Command {
 
 func (a *app) showEvent(ctx context.Context, d *session, id waybill.ID, payload bool) error {
 	j, err := d.Journey(ctx, id)
-	if err != nil {
-		return notFound(d.store.Clean(err), "the event was never written, or was delivered and purged from the history (relay.history-retention)")
+	var unknown *admin.UnknownEventError
+	switch {
+	case errors.As(err, &unknown):
+		return &hint.Error{Err: err, Hint: unknown.Reason.Text + " Next: " + strings.Join(unknown.Reason.Commands, ", ")}
+	case err != nil:
+		return d.store.Clean(err)
 	}
 	v := view.JourneyOf(j)
 	if payload {
@@ -290,10 +296,23 @@ func (a *app) printJourney(v view.Journey, j admin.Journey, payload bool) error 
 			return err
 		}
 	}
+	a.printWhy(v.Why)
 	if payload {
 		a.printPayload(v.Event, j.Event.Payload)
 	}
 	return nil
+}
+
+// printWhy prints why an event has not arrived. Lines are not wrapped: commands
+// are copied.
+func (a *app) printWhy(why []view.Reason) {
+	fmt.Fprintln(a.Out)
+	for _, r := range why {
+		fmt.Fprintln(a.Out, "why  "+plain(r.Text))
+		for _, c := range r.Commands {
+			fmt.Fprintln(a.Out, "     "+plain(c))
+		}
+	}
 }
 
 // journeyTable lists the fields of an event.
@@ -324,9 +343,6 @@ func journeyTable(v view.Journey) *table {
 	default:
 		line("lane", fmt.Sprintf("%d, whose owner %s is not alive", ev.Lane, v.Owner))
 	}
-	if v.Behind != nil {
-		line("waits for", fmt.Sprintf("%s %s (%s): %s", v.Behind.Type, v.Behind.ID, v.Behind.State, or(v.Behind.LastError)))
-	}
 	return t
 }
 
@@ -345,34 +361,11 @@ func (a *app) printPayload(ev view.Event, payload []byte) {
 
 // waitingTable lists the destinations that have yet to receive an event.
 func waitingTable(all []view.Waiting) *table {
-	t := newTable("DESTINATION", "STATE", "TRIES", "DUE", "WAITS FOR")
+	t := newTable("DESTINATION", "STATE", "TRIES", "DUE", "LAST ERROR")
 	for _, w := range all {
-		t.row(w.Destination, w.State, w.Attempts, at(w.DueAt), waitsFor(w))
+		t.row(w.Destination, w.State, w.Attempts, at(w.DueAt), or(w.LastError))
 	}
 	return t
-}
-
-// waitsFor describes what an event waits for at a destination.
-func waitsFor(w view.Waiting) string {
-	text := "its turn"
-	switch {
-	case w.State == store.Dead.String():
-		text = "an operator"
-	case !w.PausedAt.IsZero():
-		text = "the end of the pause " + pause(w.PausedAt, w.Reason)
-	case w.Behind != nil:
-		text = fmt.Sprintf("%s %s (%s: %s)", w.Behind.Type, w.Behind.ID, w.Behind.State, or(w.Behind.LastError))
-	case w.Final:
-		text = "its turn to become a dead letter"
-	case w.State == store.Delayed.String() && w.Attempts > 0:
-		text = "its retry"
-	case w.State == store.Delayed.String():
-		text = "its replay"
-	}
-	if w.LastError != "" {
-		text += "; last error: " + cut(w.LastError, errorWidth)
-	}
-	return text
 }
 
 func sortedKeys(m map[string]string) []string {

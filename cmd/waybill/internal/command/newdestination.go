@@ -10,6 +10,7 @@ import (
 
 	"github.com/waybillhq/waybill/admin"
 	"github.com/waybillhq/waybill/cmd/waybill/internal/hint"
+	"github.com/waybillhq/waybill/internal/words"
 	"github.com/waybillhq/waybill/store"
 	"github.com/waybillhq/waybill/store/driver"
 )
@@ -91,7 +92,7 @@ func (a *app) addFrom(ctx context.Context, d *session, name string, q driver.His
 		return d.notAdded(err)
 	}
 	if !added && !isNew(to) {
-		return usage("what was delivered before it was added: waybill replay --destination "+quoted(name)+" --until "+at(to.CreatedAt),
+		return usage("what was delivered before it was added: waybill replay --destination "+words.Quoted(name)+" --until "+at(to.CreatedAt),
 			"%s exists already; a copy of the history could repeat what it has received", name)
 	}
 	if _, err := d.destinations.Pause(ctx, name, newReason); err != nil {
@@ -105,7 +106,7 @@ func (a *app) addFrom(ctx context.Context, d *session, name string, q driver.His
 	if since.Before(q.Since) {
 		since = q.Since
 	}
-	next := "waybill destinations resume " + quoted(name) + " --since " + at(since) + which.args()
+	next := "waybill destinations resume " + words.Quoted(name) + " --since " + at(since) + which.args()
 	if a.json {
 		return a.printJSON(map[string]any{"destination": name, "added": added, "replayed": r.Replayed, "next": next})
 	}
@@ -171,7 +172,7 @@ func (a *app) resume(ctx context.Context, d *session, name string) error {
 		return d.noDestination(err)
 	}
 	if isNew(v.Destination) {
-		return usage("waybill destinations resume "+quoted(name)+" --since "+at(v.CreatedAt.Add(-overlap))+", with the selection of waybill destinations add",
+		return usage("waybill destinations resume "+words.Quoted(name)+" --since "+at(v.CreatedAt.Add(-overlap))+", with the selection of waybill destinations add",
 			"%s is new, and --since is required: otherwise it does not receive what was delivered since it was added", name)
 	}
 	done, err := d.destinations.Resume(ctx, name)
@@ -188,7 +189,7 @@ func (a *app) resumeSince(ctx context.Context, d *session, name string, q driver
 		return d.noDestination(err)
 	}
 	if !isNew(v.Destination) {
-		return usage("omit --since; waybill replay --destination "+quoted(name)+" delivers events again",
+		return usage("omit --since; waybill replay --destination "+words.Quoted(name)+" delivers events again",
 			"%s is not new: a copy of the history could repeat what it has received", name)
 	}
 	r, err := a.copyHistory(ctx, d, name, q)

@@ -21,6 +21,7 @@ import (
 	"github.com/waybillhq/waybill/admin"
 	"github.com/waybillhq/waybill/cmd/waybill/internal/daemon"
 	"github.com/waybillhq/waybill/cmd/waybill/internal/settings"
+	"github.com/waybillhq/waybill/cmd/waybill/internal/view"
 	"github.com/waybillhq/waybill/internal/logkey"
 )
 
@@ -254,6 +255,7 @@ func (a *api) serve(route Route) http.Handler {
 func (a *api) fail(w http.ResponseWriter, err error) {
 	var known *problem
 	var large *http.MaxBytesError
+	var unknown *admin.UnknownEventError
 	status := http.StatusInternalServerError
 	switch {
 	case errors.As(err, &known):
@@ -267,7 +269,11 @@ func (a *api) fail(w http.ResponseWriter, err error) {
 	case errors.Is(err, admin.ErrNotUncertain):
 		status = http.StatusConflict
 	}
-	a.write(w, status, map[string]string{"error": a.scrub.Clean(strings.TrimPrefix(err.Error(), "admin: "))})
+	body := map[string]any{"error": a.scrub.Clean(strings.TrimPrefix(err.Error(), "admin: "))}
+	if errors.As(err, &unknown) {
+		body["why"] = []view.Reason{view.ReasonOf(unknown.Reason)}
+	}
+	a.write(w, status, body)
 }
 
 func (a *api) write(w http.ResponseWriter, status int, v any) {

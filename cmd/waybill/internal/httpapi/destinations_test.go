@@ -94,7 +94,9 @@ func TestDestinations(t *testing.T) {
 	dead := b.divert(3)[0].String()
 	b.want("GET", "/api/destinations", "", 200, `"name": "billing"`, `"name": "partner"`, `"dead": 1`)
 	b.want("GET", "/api/stats", "", 200, `"name": "billing"`, `"name": "partner"`)
-	b.want("GET", "/api/events/"+dead, "", 200, `"destination": "partner"`, `"last_error": "never"`, "delivered, but not to partner")
+	b.want("GET", "/api/events/"+dead, "", 200, `"destination": "partner"`, `"last_error": "never"`, "delivered, but not to partner",
+		`"reason": "dead"`, `"text": "It has been a dead letter at destination partner for `, `"waybill dead replay `+dead+` --destination partner"`)
+	b.want("GET", "/api/events/01JZ3V8Q5R7M2N4P6S8T0W1X3Y", "", 404, `"error": "no such event: 01JZ3V8Q5R7M2N4P6S8T0W1X3Y"`, `"reason": "unknown"`, `"text": "It was never committed to these tables`)
 
 	b.want("POST", "/api/destinations/partner/pause", `{"reason": "it moves"}`, 200, `"paused": true`)
 	b.want("GET", "/api/destinations", "", 200, `"reason": "it moves"`, `"paused_at": `)

@@ -23,7 +23,7 @@ func Routes() []Route {
 		{Method: "GET", Path: readyPath, access: open, answer: (*api).ready, Help: "Readiness: the progress of every relay; 503 and the reason without progress. Names of relays and destinations need read access"},
 		{Method: "GET", Path: "/api/stats", access: look, answer: (*api).stats, Help: "Counts of pending, failed and dead events, the live relays, and the destinations"},
 		{Method: "GET", Path: "/api/events", access: look, answer: (*api).events, Help: "Events of a ?state=; filters: type, aggregate_type, aggregate_id, tenant_id; paging: limit, after; ?destination= lists the backlog of one"},
-		{Method: "GET", Path: "/api/events/{id}", access: look, answer: (*api).event, Help: "State and history of one event, and the destinations that have yet to receive it; ?payload=1 needs the token"},
+		{Method: "GET", Path: "/api/events/{id}", access: look, answer: (*api).event, Help: "State and history of one event, the destinations that have yet to receive it, and why it has not arrived; ?payload=1 needs the token"},
 		{Method: "GET", Path: "/api/dead", access: look, answer: (*api).dead, Help: "Dead letters; parameters as for /api/events"},
 		{Method: "POST", Path: "/api/dead/replay", access: change, answer: changes((*admin.Outbox).Replay, view.ReplayedOf), Help: "Replay of dead letters: {\"ids\": […]}; ?destination= names the backlog of one"},
 		{Method: "POST", Path: "/api/dead/discard", access: change, answer: changes((*admin.Outbox).Discard, view.ChangedOf), Help: "Permanent deletion of dead letters: {\"ids\": […]}; ?destination= names the backlog of one"},

@@ -116,6 +116,31 @@ type Journey struct {
 	// node is alive.
 	Owner string `json:"owner,omitempty"`
 	Live  bool   `json:"owner_live,omitempty"`
+	// Why says why the event has not arrived.
+	Why []Reason `json:"why"`
+}
+
+// Reason says where an event is, or why it has not arrived.
+type Reason struct {
+	Reason string `json:"reason"`
+	// Destination is absent for the outbox as a whole.
+	Destination string `json:"destination,omitempty"`
+	Text        string `json:"text"`
+	// Commands are the next commands to run, the best first.
+	Commands []string `json:"commands"`
+	// By is the event that comes first.
+	By    string    `json:"by,omitempty"`
+	Since time.Time `json:"since,omitzero"`
+	Until time.Time `json:"until,omitzero"`
+}
+
+// ReasonOf converts a reason.
+func ReasonOf(r admin.Reason) Reason {
+	v := Reason{Reason: string(r.Kind), Destination: r.Destination, Text: r.Text, Commands: r.Commands, Since: r.Since, Until: r.Until}
+	if !r.By.IsZero() {
+		v.By = r.By.String()
+	}
+	return v
 }
 
 // JourneyOf converts a journey.
@@ -130,6 +155,9 @@ func JourneyOf(j admin.Journey) Journey {
 	}
 	for _, w := range j.Waiting {
 		v.Waiting = append(v.Waiting, WaitingOf(w))
+	}
+	for _, r := range j.Why {
+		v.Why = append(v.Why, ReasonOf(r))
 	}
 	if !j.Owner.IsZero() {
 		v.Owner = j.Owner.String()
