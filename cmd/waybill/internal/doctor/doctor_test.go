@@ -333,9 +333,35 @@ func TestRelayAndLanes(t *testing.T) {
 	_, err = st.Relay.Acquire(t.Context(), node, []int{0}, 100)
 	w.must(err)
 	w.well("relay")
+	w.goneNodes(st, node)
 	w.set("relay.name", "other")
 	w.sees("relay", Fail, "relay waybill owns these tables", "set relay.name to waybill")
 	w.set("relay.name", "waybill")
+	w.well("relay")
+}
+
+// goneNodes makes the node that owns the lane disappear: it is alive for one
+// more millisecond, and does not release the lane.
+func (w *ward) goneNodes(st *connect.Store, node store.Node) {
+	w.t.Helper()
+	ctx := w.t.Context()
+	beat := func(n store.Node, lease time.Duration) {
+		_, err := st.Relay.Heartbeat(ctx, n, lease)
+		w.must(err)
+	}
+	beat(node, time.Millisecond)
+	const killed = "it was killed, or is cut off from the database"
+	w.awaits("relay", Fail, "1 events are ready; node "+node.ID.String()+" ended without releasing its lanes: "+killed, "waybill serve")
+	other := store.Node{ID: waybill.NewID(), Relay: "waybill"}
+	beat(other, 10*time.Minute)
+	w.sees("relay", Warn, "1 of 1 lanes belong to node "+node.ID.String()+", which is gone: "+killed, "see the log of node "+node.ID.String())
+	_, err := st.Relay.Acquire(ctx, other, []int{0}, 100)
+	w.must(err)
+	w.well("relay")
+	w.must(st.Relay.Leave(ctx, other))
+	beat(node, 10*time.Minute)
+	_, err = st.Relay.Acquire(ctx, node, []int{0}, 100)
+	w.must(err)
 	w.well("relay")
 }
 

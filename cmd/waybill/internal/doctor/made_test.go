@@ -60,7 +60,7 @@ func (w *ward) fixed(c Check) {
 // require a server.
 func servers() map[string]string {
 	return map[string]string{
-		connect.Postgres: testserver.EnvPostgres, "pooler": testserver.EnvPostgres, "cdc": testserver.EnvPostgres, connect.MySQL: testserver.EnvMariaDB,
+		connect.Postgres: testserver.EnvPostgres, "pooler": testserver.EnvPostgres, "cdc": testserver.EnvPostgres, "rights": testserver.EnvPostgres, connect.MySQL: testserver.EnvMariaDB,
 		kafkaSink: testserver.EnvKafka, pulsarSink: testserver.EnvPulsar, redisSink: testserver.EnvRedis, amqpSink: testserver.EnvRabbitMQ,
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -20,6 +21,7 @@ func mysqlChecks() []Check {
 		{Name: "binary log", For: my, Looks: "`log_bin`, `sync_binlog`", Wants: "1, with a binary log", run: binaryLog},
 		{Name: "engine", For: my, Looks: "the engines of the tables", Wants: "InnoDB; other engines have no transactions", run: engines},
 		{Name: "privileges", For: my, Looks: "`SHOW GRANTS`", Wants: "PROCESS, which a relay needs to see open transactions", run: privileges},
+		{Name: "procedures", For: my, Looks: "the right to call the procedures of the tables", Wants: "all of them, if a relay is enabled", run: mysqlProcedures},
 		{Name: "old transactions", For: my, Looks: "`information_schema.innodb_trx`", Wants: "no transaction older than 5 min, which purge would wait for", run: oldMySQLTransactions},
 		{Name: "cdc", For: my, Looks: "`log_bin`, `binlog_format`, `binlog_row_image`", Wants: "with `cdc.enabled`: a binary log, ROW and FULL", run: mysqlCDC},
 	}
@@ -153,4 +155,40 @@ func mysqlCDC(ctx context.Context, p *patient) (Finding, error) {
 		}
 	}
 	return good("binlog_format is ROW, binlog_row_image is FULL"), nil
+}
+
+// procedures are those that a relay calls on MySQL and MariaDB.
+var procedures = []string{"heartbeat", "settle", "settle_divert", "settle_backlog", "finish", "free_keys", "purge_written"}
+
+// mysqlProcedures checks that the account may call the procedures of a relay: a
+// migration that replaces a procedure revokes the right. The server lists only
+// procedures on which the account has a right.
+func mysqlProcedures(ctx context.Context, p *patient) (Finding, error) {
+	if !p.Enabled || !p.Relay.Enabled || p.CDC.Enabled {
+		return good("no relay is enabled, which would call procedures"), nil
+	}
+	var user, schema string
+	if err := p.store.SQL.QueryRowContext(ctx, "SELECT CURRENT_USER(), COALESCE(NULLIF(?, ''), DATABASE())", p.Store.Schema).Scan(&user, &schema); err != nil {
+		return Finding{}, err
+	}
+	rows, err := p.store.SQL.QueryContext(ctx, "SELECT routine_name FROM information_schema.routines WHERE routine_schema = ? AND routine_type = 'PROCEDURE'", schema)
+	if err != nil {
+		return Finding{}, err
+	}
+	visible, err := texts(rows)
+	if err != nil {
+		return Finding{}, err
+	}
+	name, host, _ := strings.Cut(user, "@")
+	account := fmt.Sprintf("'%s'@'%s'", name, host)
+	var names, grants []string
+	for _, one := range procedures {
+		if one = p.Store.Prefix + one; !slices.Contains(visible, one) {
+			names, grants = append(names, one), append(grants, "GRANT EXECUTE ON PROCEDURE `"+schema+"`.`"+one+"` TO "+account)
+		}
+	}
+	if len(names) > 0 {
+		return fail(strings.Join(grants, "; "), "the account %s cannot be a relay: it lacks EXECUTE on %s; a migration that replaces a procedure revokes it", account, strings.Join(names, ", ")), nil
+	}
+	return good("the account may call the procedures of a relay"), nil
 }

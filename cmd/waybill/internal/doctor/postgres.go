@@ -18,6 +18,7 @@ func postgresChecks() []Check {
 		{Name: "primary", For: pg, Looks: "`pg_is_in_recovery()`, `transaction_read_only`", Wants: "a writable server", run: primary},
 		{Name: "synchronous_commit", For: pg, Looks: "`synchronous_commit` of this connection and of every role", Wants: "not off; with synchronous standbys, not local", run: synchronousCommit},
 		{Name: "crash safety", For: pg, Looks: "`fsync`, `full_page_writes`", Wants: "on", run: crashSafety},
+		{Name: "rights", For: pg, Looks: "the rights of the role on the tables and the sequence", Wants: "those of a relay; those of a reader if no relay is enabled", run: postgresRights},
 		{Name: "sequence cache", For: pg, Looks: "the sequence of the outbox", Wants: "CACHE 1, which the order of events requires", run: sequenceCache},
 		{Name: "old transactions", For: pg, Looks: "`pg_stat_activity` of this database", Wants: "no transaction older than 5 min, which vacuum would wait for", run: oldTransactions},
 		{Name: "replication slots", For: pg, Looks: "`pg_replication_slots`", Wants: "no slot without a reader: such slots keep WAL until the disk is full", run: slots},

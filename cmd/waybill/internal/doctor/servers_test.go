@@ -74,6 +74,39 @@ func onPostgres(t *testing.T, address string) (*ward, *master, string) {
 	return newWard(t, "store.url", u.String(), "store.notify-interval", "off"), a, name
 }
 
+// examineRights takes rights from the role of a relay, and grants them as
+// doctor says.
+func (w *ward) examineRights(a *master) {
+	w.t.Helper()
+	w.well("rights") // the owner's
+	role, before := unique(), w.flags["store.url"]
+	u, err := url.Parse(before)
+	w.must(err)
+	u.User = url.UserPassword(role, "a-Password")
+	owner := newMaster(w.t, "pgx", before)
+	owner.do("CREATE ROLE " + role + " LOGIN PASSWORD 'a-Password'")
+	w.t.Cleanup(func() {
+		owner.do("DROP OWNED BY " + role)
+		a.do("DROP ROLE " + role)
+	})
+	w.set("store.url", u.String())
+
+	owner.do(w.sees("rights", Fail, "the role "+role+" may not read the tables: it lacks DELETE on waybill_backlog, INSERT on waybill_backlog, SELECT on waybill_backlog", "GRANT SELECT ON waybill_outbox TO "+role))
+	w.well("rights")
+	owner.do("REVOKE ALL ON ALL TABLES IN SCHEMA public FROM "+role, "GRANT SELECT ON ALL TABLES IN SCHEMA public TO "+role)
+	w.sees("rights", Warn, "the role "+role+" only reads", "run serve with another account")
+	w.set("relay.enabled", "false")
+	w.well("rights")
+	w.set("relay.enabled", "true")
+	owner.do("GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO "+role, "REVOKE USAGE ON SEQUENCE waybill_outbox_seq FROM "+role)
+	owner.do(w.sees("rights", Fail, "the role "+role+" cannot be a relay: it lacks USAGE on waybill_outbox_seq", "GRANT USAGE ON SEQUENCE waybill_outbox_seq TO "+role))
+	w.well("rights")
+	owner.do("REVOKE DELETE ON waybill_outbox FROM " + role)
+	owner.do(w.sees("rights", Fail, "it lacks DELETE on waybill_outbox", "GRANT DELETE ON waybill_outbox TO "+role))
+	w.well("rights")
+	w.set("store.url", before)
+}
+
 func TestPostgres(t *testing.T) {
 	w, a, name := onPostgres(t, testserver.Postgres(t))
 	st := w.open()
@@ -106,6 +139,8 @@ func TestPostgres(t *testing.T) {
 	a.do(w.sees("primary", Fail, "read only", "default_transaction_read_only = off"))
 	w.well("primary")
 	a.do("ALTER DATABASE " + name + " RESET default_transaction_read_only")
+
+	w.examineRights(a)
 
 	w.well("sequence cache")
 	_, err := st.SQL.ExecContext(t.Context(), "ALTER SEQUENCE waybill_outbox_seq CACHE 20")
@@ -273,6 +308,12 @@ func examineMySQL(t *testing.T, server manage.Server) {
 	w.set("store.url", address("relay", "a-Password"))
 	a.do(w.sees("privileges", Fail, "PROCESS", "GRANT PROCESS ON *.* TO 'relay'@'127.0.0.1'"))
 	w.well("privileges")
+
+	w.well("procedures")
+	a.do("REVOKE ALL ON "+name+".* FROM relay@'127.0.0.1'", "GRANT SELECT, INSERT, UPDATE, DELETE ON "+name+".* TO relay@'127.0.0.1'")
+	a.do(w.sees("procedures", Fail, "lacks EXECUTE on waybill_heartbeat, waybill_settle,", "GRANT EXECUTE ON PROCEDURE `"+name+"`.`waybill_settle` TO 'relay'@'127.0.0.1'"))
+	w.well("procedures")
+	a.do("GRANT ALL ON " + name + ".* TO relay@'127.0.0.1'")
 
 	w.tune = func(p *patient) { p.long = 0 }
 	tx, err := st.SQL.BeginTx(t.Context(), nil)

@@ -92,10 +92,14 @@ func lanes(ctx context.Context, p *patient) (Finding, error) {
 	if err != nil {
 		return Finding{}, err
 	}
-	var free []string
+	var free, gone []string
 	for _, l := range s.Lanes {
-		if !l.Live {
-			free = append(free, fmt.Sprint(l.Lane))
+		if l.Live {
+			continue
+		}
+		free = append(free, fmt.Sprint(l.Lane))
+		if name := l.Owner.String(); !l.Owner.IsZero() && !slices.Contains(gone, name) {
+			gone = append(gone, name)
 		}
 	}
 	for _, n := range s.Nodes {
@@ -115,15 +119,29 @@ func lanes(ctx context.Context, p *patient) (Finding, error) {
 		return Finding{}, err
 	}
 	switch {
+	case len(s.Nodes) == 0 && s.Ready > 0 && len(gone) > 0:
+		return fail(start, "no relay is alive, and %d events are ready; %s ended without releasing its lanes: it was killed, or is cut off from the database",
+			s.Ready, named("node", gone)), nil
 	case len(s.Nodes) == 0 && s.Ready > 0:
 		return fail(start, "no relay is alive, and %d events are ready", s.Ready), nil
 	case len(s.Nodes) == 0:
 		return warn(start, "no relay is alive"), nil
+	case len(free) > 0 && len(gone) > 0:
+		return warn("wait for "+settings.FormatDuration(p.Relay.Lease)+" and run doctor again; if the warning remains, see the log of "+named("node", gone),
+			"%d of %d lanes belong to %s, which is gone: it was killed, or is cut off from the database", len(free), len(s.Lanes), named("node", gone)), nil
 	case len(free) > 0:
 		return warn("wait for "+settings.FormatDuration(p.Relay.Lease)+" and run doctor again; if the warning remains, see the relay's log",
 			"%d of %d lanes have no owner: %s", len(free), len(s.Lanes), strings.Join(free, ", ")), nil
 	}
 	return good("%d live relays own all %d lanes", len(s.Nodes), len(s.Lanes)), nil
+}
+
+// named returns names with their noun.
+func named(noun string, names []string) string {
+	if len(names) > 1 {
+		noun += "s"
+	}
+	return noun + " " + strings.Join(names, ", ")
 }
 
 // starter returns the command that starts the relay of this outbox: waybill
