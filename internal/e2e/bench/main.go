@@ -81,6 +81,8 @@ var commands = []command{
 	{"relay", `a relay in a process of its own, over tables that exist; other commands start it`, prepareRelay},
 	{"brokers", `the publish rate of a relay for each broker, every event confirmed, beside the client library publishing the same messages
           by hand; with the outbox in memory and in PostgreSQL`, prepareBrokers},
+	{"dashboard", `every page of the dashboard over a large history and many dead letters (PostgreSQL): its time at the server, and the tables that
+          it reads as a whole`, prepareDashboard},
 	{"idempotency", `the cost of a key for its request (PostgreSQL): by hand, Do and DoTx, first runs and repeats; the overhead of the
           HTTP middleware`, prepareIdempotency},
 }

@@ -46,6 +46,9 @@ func TestUsage(t *testing.T) {
 		{[]string{"brokers", "-only", "pigeon"}, 2, `unknown broker "pigeon"`},
 		{[]string{"idempotency", "-mix", "5,100"}, 2, `-mix: "100" is not a percentage`},
 		{[]string{"idempotency", "-mix", "few"}, 2, `-mix: "few" is not a percentage`},
+		{[]string{"dashboard", "-h"}, 0, "-history"},
+		{[]string{"dashboard", "-dead", "many"}, 2, `"many" is not a size`},
+		{[]string{"dashboard", "-rounds", "0"}, 2, "-rounds 0: use 1 or more"},
 		{[]string{"drain", "-nonsense"}, 2, "-nonsense"},
 		{[]string{"drain", "100k"}, 2, `"100k" is not a flag`},
 		{[]string{"drain", "-db", "oracle"}, 2, `unknown database "oracle"`},
@@ -71,9 +74,10 @@ func TestOnPostgres(t *testing.T) {
 		"blocked aggregates": {
 			"conditions", "-events", "500", "-rate", "200", "-warm", "100ms", "-idle", "100ms", "-turn", "200ms",
 		},
-		"2, one unavailable": {"destinations", "-events", "500", "-rounds", "1", "-rate", "200", "-turn", "100ms"},
-		"mix, 30 % repeats":  {"idempotency", "-rounds", "1", "-turn", "50ms", "-answers", "100", "-only", "mix", "-mix", "30"},
-		handBatch:            {"inbox", "-rounds", "1", "-turn", "50ms", "-records", ""},
+		"2, one unavailable":    {"destinations", "-events", "500", "-rounds", "1", "-rate", "200", "-turn", "100ms"},
+		"mix, 30 % repeats":     {"idempotency", "-rounds", "1", "-turn", "50ms", "-answers", "100", "-only", "mix", "-mix", "30"},
+		"dead letters by cause": {"dashboard", "-history", "2k", "-dead", "1k", "-rounds", "1"},
+		handBatch:               {"inbox", "-rounds", "1", "-turn", "50ms", "-records", ""},
 	} {
 		var out, errs bytes.Buffer
 		if code := run(t.Context(), args, &out, &errs); code != 0 || !strings.Contains(out.String(), name) {
