@@ -87,6 +87,3 @@ func (l *lacking) note(has bool, right, of, grant string) {
 	l.reads = l.reads && right != "SELECT"
 	l.texts, l.grants = append(l.texts, right+" on "+of), append(l.grants, grant)
 }
-
-// procedures are those that a relay calls on MySQL and MariaDB.
-var procedures = []string{"heartbeat", "settle", "settle_divert", "settle_backlog", "finish", "free_keys", "purge_written"}
