@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strconv"
 	"time"
 
 	"github.com/waybillhq/waybill"
@@ -51,6 +52,8 @@ type Outbox struct {
 	restorer driver.Restorer
 	// committed is nil if the store does not write events.
 	committed func(ctx context.Context, id waybill.ID) (bool, error)
+	// audit is nil if the store does not have the role.
+	audit driver.Audit
 	// destination is the destination whose backlog this is; empty for the
 	// outbox itself.
 	destination string
@@ -65,7 +68,7 @@ func NewOutbox[T any](db driver.Store[T], cfg Config) (*Outbox, error) {
 	if cfg, err = cfg.complete(); err != nil {
 		return nil, err
 	}
-	d := &Outbox{db: roles.OutboxAdmin, owners: roles.OutboxAdmin, cfg: cfg, backlogs: roles.Backlogs, restorer: roles.Restorer}
+	d := &Outbox{db: roles.OutboxAdmin, owners: roles.OutboxAdmin, cfg: cfg, backlogs: roles.Backlogs, restorer: roles.Restorer, audit: roles.Audit}
 	if roles.Relay != nil {
 		d.hub = roles.Relay.Local()
 	}
@@ -220,7 +223,7 @@ func (d *Outbox) SetLanes(ctx context.Context, n int) error {
 	if err := d.whole("changing the number of lanes"); err != nil {
 		return err
 	}
-	if err := d.db.SetLanes(ctx, n); err != nil {
+	if err := d.db.SetLanes(audited(ctx, "set_lanes", "", strconv.Itoa(n)), n); err != nil {
 		return fmt.Errorf("admin: changing the number of lanes to %d: %w", n, err)
 	}
 	return nil

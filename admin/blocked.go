@@ -84,6 +84,7 @@ func (d *Outbox) appendBlocked(
 // returns the ids that blocked an aggregate.
 func (d *Outbox) Unblock(ctx context.Context, ids ...waybill.ID) ([]waybill.ID, error) {
 	var out []waybill.ID
+	ctx = audited(ctx, "unblock", d.destination, idsTarget(ids))
 	for part := range slices.Chunk(ids, d.cfg.BatchSize) {
 		done, err := d.db.Unblock(ctx, part)
 		if err != nil {

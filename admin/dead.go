@@ -27,6 +27,7 @@ type Replayed struct {
 // no longer dead is skipped, so a repeated call replays once.
 func (d *Outbox) Replay(ctx context.Context, ids ...waybill.ID) (Replayed, error) {
 	var out Replayed
+	ctx = audited(ctx, "replay", d.destination, idsTarget(ids))
 	for len(ids) > 0 {
 		n := min(len(ids), d.cfg.BatchSize)
 		r, err := d.db.Replay(ctx, ids[:n])
@@ -49,6 +50,7 @@ func (d *Outbox) Replay(ctx context.Context, ids ...waybill.ID) (Replayed, error
 // events.
 func (d *Outbox) ReplayAll(ctx context.Context, f store.Filter, progress func(Progress)) (Replayed, error) {
 	var out Replayed
+	ctx = audited(ctx, "replay", d.destination, filterTarget(f))
 	err := d.each(ctx, f, progress, func(ids []waybill.ID) error {
 		r, err := d.Replay(ctx, ids...)
 		out.IDs, out.Refused = append(out.IDs, r.IDs...), append(out.Refused, r.Refused...)
@@ -61,6 +63,7 @@ func (d *Outbox) ReplayAll(ctx context.Context, f store.Filter, progress func(Pr
 // longer dead are skipped.
 func (d *Outbox) Discard(ctx context.Context, ids ...waybill.ID) ([]waybill.ID, error) {
 	var out []waybill.ID
+	ctx = audited(ctx, "discard", d.destination, idsTarget(ids))
 	for len(ids) > 0 {
 		n := min(len(ids), d.cfg.BatchSize)
 		gone, err := d.db.Discard(ctx, ids[:n])
@@ -80,6 +83,7 @@ func (d *Outbox) Discard(ctx context.Context, ids ...waybill.ID) ([]waybill.ID, 
 // the last one that existed at the start.
 func (d *Outbox) DiscardAll(ctx context.Context, f store.Filter, progress func(Progress)) ([]waybill.ID, error) {
 	var out []waybill.ID
+	ctx = audited(ctx, "discard", d.destination, filterTarget(f))
 	err := d.each(ctx, f, progress, func(ids []waybill.ID) error {
 		gone, err := d.Discard(ctx, ids...)
 		out = append(out, gone...)
@@ -96,17 +100,27 @@ func (d *Outbox) each(ctx context.Context, f store.Filter, progress func(Progres
 	if err != nil {
 		return err
 	}
+	list := func(after int64, n int) (Page, error) { return d.List(ctx, store.Dead, f, after, n) }
+	return d.batches(ctx, list, total, progress, fn)
+}
+
+// batches calls fn with the ids of at most total dead letters, batch by batch.
+// No id comes twice.
+func (d *Outbox) batches(
+	ctx context.Context, list func(after int64, n int) (Page, error), total int64, progress func(Progress), fn func([]waybill.ID) error,
+) error {
 	p := Progress{Total: total}
 	seen := make(map[waybill.ID]bool)
-	for after := int64(0); ; {
+	for after := int64(0); p.Done < total; {
 		if err := ctx.Err(); err != nil {
 			return fmt.Errorf("admin: stopped after %d of %d dead letters: %w", p.Done, total, context.Cause(ctx))
 		}
-		page, err := d.List(ctx, store.Dead, f, after, d.cfg.BatchSize)
+		page, err := list(after, d.cfg.BatchSize)
 		if err != nil {
 			return err
 		}
-		if ids := unseen(page.Records, seen); len(ids) > 0 {
+		ids := unseen(page.Records, seen)
+		if ids = ids[:min(int64(len(ids)), total-p.Done)]; len(ids) > 0 {
 			if err := fn(ids); err != nil {
 				return err
 			}
@@ -120,6 +134,7 @@ func (d *Outbox) each(ctx context.Context, f store.Filter, progress func(Progres
 		}
 		after = page.Next
 	}
+	return nil
 }
 
 // unseen returns the ids of the records that are not in seen, and adds them.

@@ -235,7 +235,7 @@ func (s *Destinations) Add(ctx context.Context, name string) (store.Destination,
 			return d, false, nil
 		}
 	}
-	all, err := s.db.AddDestinations(ctx, name)
+	all, err := s.db.AddDestinations(audited(ctx, "destination_add", name, ""), name)
 	if err != nil {
 		return store.Destination{}, false, fmt.Errorf("admin: adding destination %q: %w", name, err)
 	}
@@ -276,7 +276,7 @@ func (s *Destinations) Pause(ctx context.Context, name, reason string) (bool, er
 	case !utf8.ValidString(reason) || strings.ContainsRune(reason, 0):
 		return false, fmt.Errorf("%w: the reason of a pause is not valid text: %q", ErrInvalid, reason)
 	}
-	done, err := s.db.PauseDestination(ctx, name, reason)
+	done, err := s.db.PauseDestination(audited(ctx, "pause", name, reason), name, reason)
 	if err != nil {
 		return false, s.failed(ctx, "pausing", name, err)
 	}
@@ -287,7 +287,7 @@ func (s *Destinations) Pause(ctx context.Context, name, reason string) (bool, er
 // Resume ends the pause of a destination. It reports false if the destination
 // is not paused.
 func (s *Destinations) Resume(ctx context.Context, name string) (bool, error) {
-	done, err := s.db.ResumeDestination(ctx, name)
+	done, err := s.db.ResumeDestination(audited(ctx, "resume", name, ""), name)
 	if err != nil {
 		return false, s.failed(ctx, "resuming", name, err)
 	}
@@ -298,7 +298,7 @@ func (s *Destinations) Resume(ctx context.Context, name string) (bool, error) {
 // Probe asks the relays to try an unavailable destination now, instead of at
 // the end of its backoff.
 func (s *Destinations) Probe(ctx context.Context, name string) error {
-	if err := s.db.ProbeDestination(ctx, name); err != nil {
+	if err := s.db.ProbeDestination(audited(ctx, "probe", name, ""), name); err != nil {
 		return s.failed(ctx, "probing", name, err)
 	}
 	s.outbox.wake(1)
@@ -310,7 +310,7 @@ func (s *Destinations) Probe(ctx context.Context, name string) error {
 // Stop the relays first: while one is live, Remove returns
 // [store.ErrRelayLive].
 func (s *Destinations) Remove(ctx context.Context, name string) (int64, error) {
-	n, err := s.db.RemoveDestination(ctx, name)
+	n, err := s.db.RemoveDestination(audited(ctx, "destination_remove", name, ""), name)
 	if err != nil {
 		return 0, s.failed(ctx, "removing", name, err)
 	}

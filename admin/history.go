@@ -60,6 +60,7 @@ func (s *Destinations) Replay(ctx context.Context, name string, q driver.History
 		return HistoryReplay{}, err
 	}
 	out := HistoryReplay{Until: q.Until, Next: o.After}
+	ctx = audited(ctx, "replay_history", name, historyTarget(q))
 	for {
 		began := time.Now()
 		limit := o.batch(s.cfg.BatchSize, out.Replayed)

@@ -98,6 +98,7 @@ func (g *Inbox) Find(ctx context.Context, group string, key waybill.ID) (store.I
 // scheduler. It returns the number of records.
 func (g *Inbox) Redrive(ctx context.Context, group string, keys ...waybill.ID) (int, error) {
 	done := 0
+	ctx = audited(ctx, "redrive", "", fields("", "group", group, "keys", idsTarget(keys)))
 	for len(keys) > 0 {
 		n := min(len(keys), g.cfg.BatchSize)
 		driven, err := g.db.Redrive(ctx, group, keys[:n], n)
@@ -124,6 +125,7 @@ func (g *Inbox) RedriveAll(ctx context.Context, group string, progress func(Prog
 		}
 	}
 	done := 0
+	ctx = audited(ctx, "redrive", "", fields("", "group", group))
 	for int64(done) < total {
 		n, err := g.db.Redrive(ctx, group, nil, min(g.cfg.BatchSize, int(total)-done))
 		if err != nil {

@@ -2,6 +2,8 @@ package admin
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"time"
@@ -135,6 +137,7 @@ func (k *Keys) Search(ctx context.Context, q KeyQuery) ([]store.KeyRecord, error
 // expires. If the key is not uncertain, RunAgain returns [ErrNotUncertain] and
 // changes nothing.
 func (k *Keys) RunAgain(ctx context.Context, id store.KeyID, why string, keep time.Duration) error {
+	ctx = audited(ctx, "key_run_again", "", keyTarget(id, why))
 	return k.resolve(ctx, id, driver.KeyEnd{State: store.KeyFailed, Code: "resolved", Error: why, Answer: driver.KeyAnswer{Retention: keep}})
 }
 
@@ -147,7 +150,15 @@ func (k *Keys) Done(ctx context.Context, id store.KeyID, answer driver.KeyAnswer
 	if answer.Result == nil {
 		answer.Lost = true
 	}
+	ctx = audited(ctx, "key_done", "", keyTarget(id, ""))
 	return k.resolve(ctx, id, driver.KeyEnd{State: store.KeySucceeded, Answer: answer})
+}
+
+// keyTarget names a key in the audit by its hash, as the log does: knowing a
+// key gives access to its answer.
+func keyTarget(id store.KeyID, why string) string {
+	sum := sha256.Sum256([]byte(id.Key))
+	return fields("", "operation", id.Operation, "tenant_id", id.Tenant, "key", "sha256:"+hex.EncodeToString(sum[:4]), "reason", why)
 }
 
 func (k *Keys) resolve(ctx context.Context, id store.KeyID, end driver.KeyEnd) error {
@@ -172,6 +183,7 @@ func (k *Keys) resolve(ctx context.Context, id store.KeyID, end driver.KeyEnd) e
 // progress has no total.
 func (k *Keys) Purge(ctx context.Context, progress func(Progress)) (int, error) {
 	done := 0
+	ctx = purging(ctx, "purge_keys", "")
 	for {
 		n, err := k.db.PurgeKeys(ctx, k.cfg.BatchSize)
 		if err != nil {

@@ -73,7 +73,7 @@ func (d *Outbox) Purger(k Retention) (*Purger, error) {
 	}
 	return &Purger{
 		db:       d.db,
-		policy:   retention.Policy{HistoryRetention: k.History, DeadRetention: k.Dead, BatchSize: k.PurgeBatchSize, Backlogs: d.backlogs},
+		policy:   retention.Policy{HistoryRetention: k.History, DeadRetention: k.Dead, BatchSize: k.PurgeBatchSize, Backlogs: d.backlogs, Audit: d.audit},
 		interval: k.PurgeInterval, log: d.cfg.Logger, observe: d.cfg.Observe,
 	}, nil
 }
@@ -81,6 +81,14 @@ func (d *Outbox) Purger(k Retention) (*Purger, error) {
 // Once purges until nothing is left to delete, and calls progress, if not nil,
 // after every batch. The counts are valid even if it fails.
 func (p *Purger) Once(ctx context.Context, progress func(Purged)) (Purged, error) {
+	kept := func(age time.Duration) string {
+		if age <= 0 {
+			return ""
+		}
+		return age.String()
+	}
+	target := fields("", "history", kept(p.policy.HistoryRetention), "dead", kept(p.policy.DeadRetention))
+	ctx = purging(ctx, "purge", target)
 	policy := p.policy
 	if progress != nil {
 		policy.Progress = func(r retention.Report) { progress(Purged(r)) }
@@ -125,6 +133,7 @@ func (p *Purger) Run(ctx context.Context) error {
 // batch, and returns the number of deleted events, even if it fails.
 // [Capturer.Run] calls PurgeWritten by itself.
 func (d *Outbox) PurgeWritten(ctx context.Context, age time.Duration, progress func(n int)) (int, error) {
+	ctx = purging(ctx, "purge_written", fields("", "age", age.String()))
 	if err := d.whole("purging written events"); err != nil {
 		return 0, err
 	}

@@ -49,7 +49,7 @@ func (d *Outbox) Restored(ctx context.Context, force bool) (Restored, error) {
 	if err := d.inspectBackup(ctx, &out); err != nil {
 		return Restored{}, err
 	}
-	if err := d.restorer.Restored(ctx, force); err != nil {
+	if err := d.restorer.Restored(audited(ctx, "restored", "", fields("", "force", map[bool]string{true: "yes"}[force])), force); err != nil {
 		return Restored{}, fmt.Errorf("admin: restored: %w", err)
 	}
 	d.wake(1)

@@ -198,7 +198,7 @@ func (d *Dashboard) run(r *http.Request, action Action, o *outcome) {
 	defer cancel()
 	defer close(o.done)
 	o.result = result{"The change was interrupted. Look at the tables before you repeat it.", true}
-	text, err := d.changes()[action](ctx, form{r})
+	text, err := d.changes()[action](admin.WithActor(ctx, d.actor(r)), form{r})
 	d.forget()
 	d.cfg.Logger.Info("change on the dashboard", slog.String(logkey.Operation, string(action)), slog.String(logkey.RemoteAddr, r.RemoteAddr), slog.Bool(logkey.Done, err == nil))
 	if err != nil {

@@ -31,6 +31,11 @@ type Config struct {
 	Groups []string
 	// Keys has the idempotency keys. Defaults to none.
 	Keys *admin.Keys
+	// Audit has the records of changes. Defaults to none.
+	Audit *admin.Audit
+	// Actor returns the name of who makes a request, which is recorded with
+	// each change. Defaults to a function that returns "unknown".
+	Actor func(r *http.Request) string
 	// Allow decides whether a request may make a change; an error refuses it.
 	// Pages have only the buttons that Allow permits, so it is called for
 	// pages, too. Defaults to nil: the dashboard is read-only.
@@ -153,6 +158,9 @@ func (d *Dashboard) routes(static fs.FS) *http.ServeMux {
 	}
 	if d.cfg.Keys != nil {
 		show("/keys", "keys", d.keys)
+	}
+	if d.cfg.Audit != nil {
+		show("/audit", "audit", d.audit)
 	}
 	mux.HandleFunc("GET /live", d.live)
 	mux.HandleFunc("POST /do/{action}", d.change)

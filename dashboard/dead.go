@@ -3,8 +3,7 @@ package dashboard
 import (
 	"cmp"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
+	"errors"
 	"slices"
 	"time"
 
@@ -37,21 +36,15 @@ type causeGroup struct {
 	types map[string]bool
 }
 
-// causeID identifies a cause.
-func causeID(text string) string {
-	sum := sha256.Sum256([]byte(text))
-	return hex.EncodeToString(sum[:6])
-}
-
 // group groups dead letters by their causes, the largest group first.
 func group(records []store.Record) []*causeGroup {
 	known := make(map[string]*causeGroup)
 	var out []*causeGroup
 	for _, r := range records {
-		text := cause(r.LastError)
+		text := admin.CauseText(r.LastError)
 		g := known[text]
 		if g == nil {
-			g = &causeGroup{ID: causeID(text), Cause: text, First: r.EndedAt, Last: r.EndedAt, Example: r, types: map[string]bool{}}
+			g = &causeGroup{ID: admin.CauseOf(r.LastError), Cause: text, First: r.EndedAt, Last: r.EndedAt, Example: r, types: map[string]bool{}}
 			known[text] = g
 			out = append(out, g)
 		}
@@ -128,7 +121,7 @@ func (s selection) of(records []store.Record) []store.Record {
 	}
 	var out []store.Record
 	for _, r := range records {
-		if causeID(cause(r.LastError)) == s.Cause {
+		if admin.CauseOf(r.LastError) == s.Cause {
 			out = append(out, r)
 		}
 	}
@@ -161,8 +154,10 @@ type deadView struct {
 	Matching int64
 	Scanned  int
 	Bulk     int
-	// Bounded means that there may be more than those that were read.
-	Bounded bool
+	// Bounded means that there may be more than those that were read. Whole
+	// means that the groups are of all dead letters, except Unknown ones.
+	Bounded, Whole bool
+	Unknown        int64
 	// LastID is the newest letter that was read: a change of all letters ends
 	// with it.
 	LastID waybill.ID
@@ -189,6 +184,11 @@ func (d *Dashboard) dead(p *page) (any, error) {
 		return nil, err
 	}
 	v.Groups, v.Scanned, v.Bounded, v.Matching = group(found.Records), len(found.Records), found.Bounded, int64(len(found.Records))
+	if v.Filter == (store.Filter{}) {
+		if err := v.stored(p.ctx, rows); err != nil {
+			return nil, err
+		}
+	}
 	if v.Bounded && v.Cause == "" {
 		if v.Matching, err = rows.Count(p.ctx, store.Dead, v.Filter); err != nil {
 			return nil, err
@@ -209,6 +209,35 @@ func (d *Dashboard) dead(p *page) (any, error) {
 	}
 	v.Letters, v.Next = cut(letters, p.query("after"))
 	return v, nil
+}
+
+// groupRows is the maximum number of causes of a page.
+const groupRows = 100
+
+// stored replaces the groups by those of the store, which are of all dead
+// letters.
+func (v *deadView) stored(ctx context.Context, rows *admin.Outbox) error {
+	found, err := rows.Causes(ctx, groupRows)
+	if errors.Is(err, admin.ErrNoCauses) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	known := make(map[string]*causeGroup)
+	for _, g := range v.Groups {
+		known[g.ID] = g
+	}
+	v.Groups, v.Whole, v.Unknown = nil, true, found.Unknown
+	for _, c := range found.Groups {
+		g := known[c.ID] // has all types
+		if g == nil {
+			g = &causeGroup{Types: []string{c.Example.Event.Type}}
+		}
+		g.ID, g.Cause, g.Letters, g.First, g.Last, g.Example = c.ID, c.Text, c.Letters, c.First, c.Last, c.Example
+		v.Groups = append(v.Groups, g)
+	}
+	return nil
 }
 
 // cut returns the page of records after an id, and the id that the next page

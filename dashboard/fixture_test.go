@@ -66,7 +66,12 @@ func newShop(t *testing.T) *shop {
 	if err != nil {
 		t.Fatal(err)
 	}
+	audit, err := admin.NewAudit(db, admin.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
 	s.cfg = dashboard.Config{
+		Audit: audit, Actor: func(r *http.Request) string { return r.Header.Get("X-User") },
 		Outbox: s.ops, Destinations: s.to, Inbox: groups, Keys: keys, Groups: []string{"inventory"},
 		Logger: slog.New(slog.DiscardHandler), Interval: 10 * time.Millisecond,
 	}

@@ -62,6 +62,7 @@ func (p *page) Screens() []screen {
 		{screen{Name: "groups", Path: "groups", Title: "Consumer groups"}, c.Inbox != nil},
 		{screen{Name: "relays", Path: "relays", Title: "Relays"}, true},
 		{screen{Name: "keys", Path: "keys", Title: "Keys"}, c.Keys != nil},
+		{screen{Name: "audit", Path: "audit", Title: "Audit"}, c.Audit != nil},
 	} {
 		if one.has {
 			one.Current = one.Name == p.Screen || one.Name == "events" && p.Screen == "event"

@@ -2,7 +2,6 @@ package dashboard
 
 import (
 	"fmt"
-	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -79,41 +78,3 @@ func one(n int64, noun string) string {
 	}
 	return count(n) + " " + noun + "s"
 }
-
-// varying matches what differs between errors with the same cause. The first
-// alternative is a code, which stays.
-var varying = regexp.MustCompile(`(?i)\b(?:status|code|sqlstate|errno|http)(?:\s+code)?[\s:=]*[0-9a-z]{3,5}\b` +
-	"|\"[^\"\n]*\"|`[^`\n]*`|\\B'[^'\n]*'" +
-	`|[\w.-]*\d[\w.:-]*`)
-
-// causeRunes is the maximum length of a cause.
-const causeRunes = 200
-
-// cause returns an error text without quoted parts, ids and numbers: events
-// that failed for the same reason have the same cause.
-func cause(text string) string {
-	text = strings.Join(strings.Fields(text), " ")
-	if len(text) > 16*causeRunes { // a limit for the expression
-		text = text[:16*causeRunes]
-	}
-	text = varying.ReplaceAllStringFunc(text, func(part string) string {
-		switch {
-		case strings.ContainsAny(part[:1], "\"'`"):
-			return part[:1] + "…" + part[:1]
-		case codeWord.MatchString(part):
-			return part
-		case strings.HasSuffix(part, ":"):
-			return "#:"
-		}
-		return "#"
-	})
-	if utf8.RuneCountInString(text) > causeRunes {
-		text = string([]rune(text)[:causeRunes]) + " …"
-	}
-	if text == "" {
-		return "no error stored"
-	}
-	return text
-}
-
-var codeWord = regexp.MustCompile(`(?i)^(?:status|code|sqlstate|errno|http)(?:\s+code)?[\s:=]`)

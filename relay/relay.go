@@ -36,6 +36,7 @@ type database struct {
 	migrator driver.Migrator
 	purger   driver.Maintainer
 	backlogs driver.Backlogs
+	audit    driver.Audit
 }
 
 // New returns a relay that delivers the events of an outbox to a sink. The
@@ -96,7 +97,7 @@ func sinkNameOf(all []Destination) string {
 // databaseOf returns the roles that a relay uses.
 func databaseOf[T any](roles driver.Roles[T]) database {
 	return database{
-		Relay: roles.Relay, guard: roles.SinkGuard, watcher: roles.Watcher, migrator: roles.Migrator, purger: roles.OutboxAdmin, backlogs: roles.Backlogs,
+		Relay: roles.Relay, guard: roles.SinkGuard, watcher: roles.Watcher, migrator: roles.Migrator, purger: roles.OutboxAdmin, backlogs: roles.Backlogs, audit: roles.Audit,
 	}
 }
 
@@ -217,7 +218,7 @@ const workerTime = time.Second
 // the rows, and the others find none.
 func (e *engine) startBackground(ctx context.Context, group *sync.WaitGroup) {
 	if k := e.db.purger; k != nil && e.cfg.PurgeInterval > 0 {
-		p := retention.Policy{HistoryRetention: e.cfg.HistoryRetention, DeadRetention: e.cfg.DeadRetention, BatchSize: e.cfg.PurgeBatchSize}
+		p := retention.Policy{HistoryRetention: e.cfg.HistoryRetention, DeadRetention: e.cfg.DeadRetention, Audit: e.db.audit, BatchSize: e.cfg.PurgeBatchSize}
 		if e.targets != nil {
 			p.Backlogs = e.db.backlogs
 		}

@@ -37,6 +37,7 @@ type world struct {
 	destinations *admin.Destinations
 	groups       *admin.Inbox
 	keys         *admin.Keys
+	audit        *admin.Audit
 
 	shop      *shop
 	once      *httpkey.Middleware[*sql.Tx]
@@ -160,7 +161,10 @@ func (w *world) openAdmin(context.Context) (err error) {
 	if w.groups, err = admin.NewInbox(w.store, cfg); err != nil {
 		return err
 	}
-	w.keys, err = admin.NewKeys(w.store, cfg)
+	if w.keys, err = admin.NewKeys(w.store, cfg); err != nil {
+		return err
+	}
+	w.audit, err = admin.NewAudit(w.store, cfg)
 	return err
 }
 
@@ -295,7 +299,7 @@ func (w *world) openDoor(ctx context.Context) error {
 	mux.Handle("POST /orders", w.shop.lossy(w.once.WrapTx(w.shop.create)))
 	mux.Handle("GET /metrics", w.cfg.Metrics.Handler())
 	board, err := dashboard.New(dashboard.Config{
-		Outbox: w.ops, Destinations: w.destinations, Inbox: w.groups, Groups: []string{group}, Keys: w.keys, ShowPayloads: true, Title: "Waybill demo",
+		Outbox: w.ops, Destinations: w.destinations, Inbox: w.groups, Groups: []string{group}, Keys: w.keys, Audit: w.audit, ShowPayloads: true, Title: "Waybill demo",
 		Interval: time.Second, Logger: silent,
 	})
 	if err != nil {

@@ -124,6 +124,7 @@ var rules = []struct {
 	{"internal/message", []string{"."}},
 	{"internal/sqlstore", []string{".", "store", "store/driver", "internal/migration", "internal/sqlname"}},
 	{"internal/testroles", []string{"store/driver"}},
+	{"internal/testaudit", []string{".", "store", "store/driver", "outbox"}},
 	{"internal/e2e", nil},
 	{"internal/storematrix", []string{"store/drivertest"}},
 	{"internal", []string{"internal/testserver", "internal/mutants", "internal/docblock"}},

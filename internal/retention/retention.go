@@ -26,11 +26,17 @@ type Policy struct {
 	// Backlogs, if not nil, are the backlogs of the outbox's destinations:
 	// their dead letters are purged, too.
 	Backlogs driver.Backlogs
+	// Audit, if not nil, has the records of the changes of operators, which are
+	// kept for [AuditRetention].
+	Audit driver.Audit
 	// BatchSize is the number of rows deleted per transaction.
 	BatchSize int
 	// Progress, if not nil, is called after every batch.
 	Progress func(Report)
 }
+
+// AuditRetention is how long records of the changes of operators are kept.
+const AuditRetention = 365 * 24 * time.Hour
 
 // Report is the number of deleted rows.
 type Report struct {
@@ -65,7 +71,57 @@ func Once(ctx context.Context, db driver.Maintainer, p Policy, hooks observe.Hoo
 			return r, err
 		}
 	}
-	return r, nil
+	if err := p.noteCauses(ctx, db); err != nil {
+		return r, err
+	}
+	return r, p.purgeAudit(ctx)
+}
+
+// noteCauses computes the causes of the dead letters that have none.
+func (p Policy) noteCauses(ctx context.Context, db driver.Maintainer) error {
+	all := []any{db}
+	if p.Backlogs != nil {
+		to, err := p.Backlogs.AddDestinations(ctx)
+		if err != nil {
+			return fmt.Errorf("listing destinations: %w", err)
+		}
+		for _, d := range to {
+			all = append(all, p.Backlogs.Backlog(d.Number))
+		}
+	}
+	for _, rows := range all {
+		causes, ok := rows.(driver.Causes)
+		for more := ok; more; {
+			n, err := causes.NoteCauses(ctx, p.BatchSize)
+			if err != nil {
+				return fmt.Errorf("computing the causes of dead letters: %w", err)
+			}
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
+			more = n >= p.BatchSize
+		}
+	}
+	return nil
+}
+
+// purgeAudit purges the records of the changes of operators.
+func (p Policy) purgeAudit(ctx context.Context) error {
+	if p.Audit == nil {
+		return nil
+	}
+	for {
+		n, err := p.Audit.PurgeAudit(ctx, AuditRetention, p.BatchSize)
+		if err != nil {
+			return fmt.Errorf("purging the audit: %w", err)
+		}
+		if n < p.BatchSize {
+			return nil
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+	}
 }
 
 // purgeBacklogs purges the dead letters of all destinations.

@@ -31,6 +31,7 @@ func Of[T any](db any) driver.Roles[T] {
 	r.HistoryAudit, _ = db.(driver.HistoryAudit)
 	r.Backlogs, _ = db.(driver.Backlogs)
 	r.Restorer, _ = db.(driver.Restorer)
+	r.Audit, _ = db.(driver.Audit)
 	return r
 }
 

@@ -83,13 +83,16 @@ const maxError = 4000
 
 // CutError returns the stored form of an error text: valid UTF-8 without NUL,
 // at most 4000 bytes, truncated between runes.
-func CutError(text string) string {
-	clean := make([]byte, 0, min(len(text), maxError))
+func CutError(text string) string { return cutText(text, maxError) }
+
+// cutText is [CutError] with another maximum length.
+func cutText(text string, longest int) string {
+	clean := make([]byte, 0, min(len(text), longest))
 	for _, r := range text {
 		if r == 0 || r == utf8.RuneError {
 			r = '?'
 		}
-		if len(clean)+utf8.RuneLen(r) > maxError {
+		if len(clean)+utf8.RuneLen(r) > longest {
 			break
 		}
 		clean = utf8.AppendRune(clean, r)

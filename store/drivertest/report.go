@@ -147,6 +147,8 @@ func behaviors() []behavior {
 		{"tidy", "Tidy"},
 		{"set_lanes", "SetLanes"},
 		{"restored", "positions after a restored backup"},
+		{"causes", "causes of dead letters"},
+		{"audit", "records of the changes of operators"},
 		{"destinations", "the registry of destinations"},
 		{"divert", "diverting events to backlogs"},
 		{"backlog_reads", "reads of a backlog"},

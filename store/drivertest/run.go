@@ -19,8 +19,8 @@ const (
 
 // Run runs all suites against a store with the roles Outbox, Relay, Inbox,
 // Keys, Jobs and OutboxAdmin. A store without one of the roles Finisher,
-// SinkGuard, HistoryAudit, Backlogs and Restorer does not support the behaviors
-// that need it.
+// SinkGuard, HistoryAudit, Backlogs, Restorer and Audit does not support the
+// behaviors that need it.
 //
 // Subtests are named after the behavior and the check. Run logs the report and
 // returns it. With -short the large transactions are smaller.
@@ -49,13 +49,15 @@ func RunRelay[T any](t *testing.T, h Harness[T]) Report {
 	return runSuite(t, h, relaySuite)
 }
 
-// RunInbox runs the suite of the role Inbox. It needs no other role.
+// RunInbox runs the suite of the role Inbox. It needs no other role; the roles
+// Audit and InboxRecords are checked together.
 func RunInbox[T any](t *testing.T, h Harness[T]) Report {
 	t.Helper()
 	return runSuite(t, h, inboxSuite)
 }
 
-// RunKeys runs the suite of the role Keys. It needs no other role.
+// RunKeys runs the suite of the role Keys. It needs no other role; the roles
+// Audit and KeyRecords are checked together.
 func RunKeys[T any](t *testing.T, h Harness[T]) Report {
 	t.Helper()
 	return runSuite(t, h, keysSuite)
@@ -70,9 +72,9 @@ func RunJobs[T any](t *testing.T, h Harness[T]) Report {
 }
 
 // RunAdmin runs the suite of the role OutboxAdmin. It also needs Outbox and
-// Relay, to write events and to settle them. The role Restorer is optional. The
-// suites of Inbox, Keys and Jobs include InboxRecords, KeyRecords and
-// JobRecords.
+// Relay, to write events and to settle them. The roles Restorer and Audit are
+// optional. The suites of Inbox, Keys and Jobs include InboxRecords, KeyRecords
+// and JobRecords.
 func RunAdmin[T any](t *testing.T, h Harness[T]) Report {
 	t.Helper()
 	return runSuite(t, h, adminSuite)
@@ -80,7 +82,8 @@ func RunAdmin[T any](t *testing.T, h Harness[T]) Report {
 
 // RunBacklogs runs the suite of the role Backlogs, and that of
 // Settlement.Divert. It also needs Outbox, Relay and OutboxAdmin, to write
-// events, to divert them and to find them in the history.
+// events, to divert them and to find them in the history. The role Audit is
+// optional.
 func RunBacklogs[T any](t *testing.T, h Harness[T]) Report {
 	t.Helper()
 	return runSuite(t, h, backlogSuite)

@@ -112,14 +112,17 @@ func checks[T any]() []check[T] {
 			lateChecks[T](), modelChecks[T](), readChecks[T](), pageChecks[T](), dueChecks[T](), seekChecks[T](), writersChecks[T](), laneChecks[T](), takeOverChecks[T](),
 			doneChecks[T](), retryChecks[T](), fenceChecks[T](), raceChecks[T](),
 			with([]string{"Finisher"}, slices.Concat(finishChecks[T](), finishFenceChecks[T]()))),
-		in(inboxSuite, inboxChecks[T]()), in(keysSuite, keyChecks[T]()), in(jobsSuite, jobChecks[T]()),
+		in(inboxSuite, inboxChecks[T](), with([]string{"Audit", "InboxRecords"}, inboxAuditChecks[T]())),
+		in(keysSuite, keyChecks[T](), with([]string{"Audit", "KeyRecords"}, keyAuditChecks[T]())), in(jobsSuite, jobChecks[T]()),
 		in(adminSuite,
 			statsChecks[T](), inspectChecks[T](), replayChecks[T](), replayKeyChecks[T](), deadLetterChecks[T](),
 			purgeChecks[T](), purgeWrittenChecks[T](), tidyChecks[T](), setLanesChecks[T](),
-			with([]string{"Restorer"}, restoredChecks[T]())),
+			with([]string{"Restorer"}, restoredChecks[T]()), with([]string{"Audit"}, auditChecks[T]()), causesChecks[T]()),
 		in(backlogSuite, with([]string{"Backlogs"}, ownDestinations(slices.Concat(
 			destinationChecks[T](), divertChecks[T](), divertFenceChecks[T](), backlogReadChecks[T](), backlogInspectChecks[T](),
 			backlogSettleChecks[T](), backlogDeadChecks[T](), refillChecks[T](), refillRaceChecks[T]())))),
+		in(backlogSuite, with([]string{"Audit", "Backlogs"}, ownDestinations(backlogAuditChecks[T]()))),
+		in(backlogSuite, with([]string{"Backlogs"}, ownDestinations(backlogCausesChecks[T]()))),
 	)
 	order := map[string]int{}
 	for i, b := range behaviors() {

@@ -121,40 +121,46 @@ func (b backlog) Occupied(context.Context) ([]int, error) {
 }
 
 // Replay implements [driver.DeadLetters].
-func (b backlog) Replay(_ context.Context, ids []waybill.ID) (store.Replayed, error) {
+func (b backlog) Replay(ctx context.Context, ids []waybill.ID) (store.Replayed, error) {
 	rows := b.lock()
 	defer b.mu.Unlock()
 	dead, now := rows.dead(ids), clock()
 	for _, r := range dead {
 		rows.revive(r, now)
 	}
+	b.tables.note(ctx, len(dead))
 	return store.Replayed{IDs: idsOf(dead)}, nil
 }
 
 // Discard implements [driver.DeadLetters].
-func (b backlog) Discard(_ context.Context, ids []waybill.ID) ([]waybill.ID, error) {
+func (b backlog) Discard(ctx context.Context, ids []waybill.ID) ([]waybill.ID, error) {
 	rows := b.lock()
 	defer b.mu.Unlock()
 	dead := rows.dead(ids)
 	for _, r := range dead {
 		rows.remove(r)
 	}
+	b.tables.note(ctx, len(dead))
 	return idsOf(dead), nil
 }
 
 // Unblock implements [driver.DeadLetters].
-func (b backlog) Unblock(_ context.Context, ids []waybill.ID) ([]waybill.ID, error) {
+func (b backlog) Unblock(ctx context.Context, ids []waybill.ID) ([]waybill.ID, error) {
 	rows := b.lock()
 	defer b.mu.Unlock()
-	return rows.unblock(ids), nil
+	done := rows.unblock(ids)
+	b.tables.note(ctx, len(done))
+	return done, nil
 }
 
 // PurgeDead implements [driver.Backlog].
-func (b backlog) PurgeDead(_ context.Context, age time.Duration, limit int) (int, error) {
+func (b backlog) PurgeDead(ctx context.Context, age time.Duration, limit int) (int, error) {
 	if age < 0 {
 		return 0, fmt.Errorf("memstore: purge: negative age %v", age)
 	}
 	rows := b.lock()
 	defer b.mu.Unlock()
-	return rows.purge(&rows.buried, clock().Add(-age), limit), nil
+	n := rows.purge(&rows.buried, clock().Add(-age), limit)
+	b.tables.note(ctx, n)
+	return n, nil
 }

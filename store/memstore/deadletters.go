@@ -30,6 +30,7 @@ func (t *tables) Replay(ctx context.Context, ids []waybill.ID) (store.Replayed, 
 		t.revive(r, now)
 		out.IDs = append(out.IDs, r.ID)
 	}
+	t.note(ctx, len(out.IDs))
 	return out, nil
 }
 
@@ -54,7 +55,7 @@ func (t *tables) replayable(ctx context.Context, ids []waybill.ID) ([]*record, e
 }
 
 // Discard implements [driver.DeadLetters].
-func (t *tables) Discard(_ context.Context, ids []waybill.ID) ([]waybill.ID, error) {
+func (t *tables) Discard(ctx context.Context, ids []waybill.ID) ([]waybill.ID, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	dead := t.dead(ids)
@@ -62,14 +63,17 @@ func (t *tables) Discard(_ context.Context, ids []waybill.ID) ([]waybill.ID, err
 		t.remove(r)
 		t.forgetUntil(r.CreatedAt)
 	}
+	t.note(ctx, len(dead))
 	return idsOf(dead), nil
 }
 
 // Unblock implements [driver.DeadLetters].
-func (t *tables) Unblock(_ context.Context, ids []waybill.ID) ([]waybill.ID, error) {
+func (t *tables) Unblock(ctx context.Context, ids []waybill.ID) ([]waybill.ID, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.unblock(ids), nil
+	done := t.unblock(ids)
+	t.note(ctx, len(done))
+	return done, nil
 }
 
 func idsOf(rs []*record) []waybill.ID {

@@ -34,7 +34,7 @@ func (t *tables) lookup(name string) (*destination, error) {
 }
 
 // AddDestinations implements [driver.Backlogs].
-func (t *tables) AddDestinations(_ context.Context, names ...string) ([]store.Destination, error) {
+func (t *tables) AddDestinations(ctx context.Context, names ...string) ([]store.Destination, error) {
 	for _, name := range names {
 		if name == "" || len(name) > driver.MaxDestinationName {
 			return nil, fmt.Errorf("memstore: destinations: the name %q has %d bytes, not between 1 and %d", name, len(name), driver.MaxDestinationName)
@@ -42,7 +42,7 @@ func (t *tables) AddDestinations(_ context.Context, names ...string) ([]store.De
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	before, now := t.destinations, clock()
+	before, now, added := t.destinations, clock(), 0
 	for _, name := range names {
 		if _, err := t.lookup(name); err == nil {
 			continue
@@ -55,7 +55,9 @@ func (t *tables) AddDestinations(_ context.Context, names ...string) ([]store.De
 		t.destinations[free] = &destination{
 			Destination: store.Destination{Number: free, Name: name, CreatedAt: now}, rowSet: newRowSet(len(t.lanes)),
 		}
+		added++
 	}
+	t.note(ctx, added)
 	var all []store.Destination
 	for _, d := range t.destinations {
 		if d != nil {
@@ -66,7 +68,7 @@ func (t *tables) AddDestinations(_ context.Context, names ...string) ([]store.De
 }
 
 // PauseDestination implements [driver.Backlogs].
-func (t *tables) PauseDestination(_ context.Context, name, reason string) (bool, error) {
+func (t *tables) PauseDestination(ctx context.Context, name, reason string) (bool, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	d, err := t.lookup(name)
@@ -77,11 +79,12 @@ func (t *tables) PauseDestination(_ context.Context, name, reason string) (bool,
 		return false, nil
 	}
 	d.PausedAt, d.Reason = clock(), driver.CutError(reason)
+	t.note(ctx, 1)
 	return true, nil
 }
 
 // ResumeDestination implements [driver.Backlogs].
-func (t *tables) ResumeDestination(_ context.Context, name string) (bool, error) {
+func (t *tables) ResumeDestination(ctx context.Context, name string) (bool, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	d, err := t.lookup(name)
@@ -92,11 +95,12 @@ func (t *tables) ResumeDestination(_ context.Context, name string) (bool, error)
 		return false, nil
 	}
 	d.PausedAt, d.Reason = time.Time{}, ""
+	t.note(ctx, 1)
 	return true, nil
 }
 
 // ProbeDestination implements [driver.Backlogs].
-func (t *tables) ProbeDestination(_ context.Context, name string) error {
+func (t *tables) ProbeDestination(ctx context.Context, name string) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	d, err := t.lookup(name)
@@ -104,11 +108,12 @@ func (t *tables) ProbeDestination(_ context.Context, name string) error {
 		return fmt.Errorf("memstore: probe: %w", err)
 	}
 	d.ProbeAt = clock()
+	t.note(ctx, 1)
 	return nil
 }
 
 // RemoveDestination implements [driver.Backlogs].
-func (t *tables) RemoveDestination(_ context.Context, name string) (int64, error) {
+func (t *tables) RemoveDestination(ctx context.Context, name string) (int64, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	d, err := t.lookup(name)
@@ -119,5 +124,6 @@ func (t *tables) RemoveDestination(_ context.Context, name string) (int64, error
 		return 0, fmt.Errorf("memstore: remove: %w", store.ErrRelayLive)
 	}
 	t.destinations[d.Number] = nil
+	t.note(ctx, len(d.rows)+1)
 	return int64(len(d.rows)), nil
 }

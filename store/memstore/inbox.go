@@ -307,7 +307,7 @@ func (t *tables) GroupStats(_ context.Context, all bool) ([]store.GroupStats, er
 }
 
 // Redrive implements [driver.InboxRecords].
-func (t *tables) Redrive(_ context.Context, group string, keys []waybill.ID, limit int) (int, error) {
+func (t *tables) Redrive(ctx context.Context, group string, keys []waybill.ID, limit int) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	n := 0
@@ -319,6 +319,7 @@ func (t *tables) Redrive(_ context.Context, group string, keys []waybill.ID, lim
 		r.State, r.Attempts, r.NextRetryAt, r.ProcessedAt = store.InboxFailed, 0, clock(), time.Time{}
 		n++
 	}
+	t.note(ctx, n)
 	return n, nil
 }
 

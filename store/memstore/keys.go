@@ -336,7 +336,7 @@ func (t *tables) KeyStats(context.Context) (store.KeyStats, error) {
 }
 
 // ResolveKey implements [driver.KeyRecords].
-func (t *tables) ResolveKey(_ context.Context, id store.KeyID, e driver.KeyEnd) (bool, error) {
+func (t *tables) ResolveKey(ctx context.Context, id store.KeyID, e driver.KeyEnd) (bool, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	r := t.keyed[id]
@@ -344,14 +344,16 @@ func (t *tables) ResolveKey(_ context.Context, id store.KeyID, e driver.KeyEnd) 
 		return false, nil
 	}
 	r.end(e)
+	t.note(ctx, 1)
 	return true, nil
 }
 
 // PurgeKeys implements [driver.KeyRecords].
-func (t *tables) PurgeKeys(_ context.Context, limit int) (int, error) {
+func (t *tables) PurgeKeys(ctx context.Context, limit int) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	n := 0
+	defer func() { t.note(ctx, n) }()
 	for id, r := range t.keyed {
 		switch {
 		case n >= limit:

@@ -11,7 +11,7 @@ import (
 )
 
 // Purge implements [driver.Maintainer].
-func (t *tables) Purge(_ context.Context, state store.State, age time.Duration, limit int) (int, error) {
+func (t *tables) Purge(ctx context.Context, state store.State, age time.Duration, limit int) (int, error) {
 	if state != store.Delivered && state != store.Dead {
 		return 0, fmt.Errorf("memstore: purge: state %v cannot be purged", state)
 	}
@@ -29,6 +29,7 @@ func (t *tables) Purge(_ context.Context, state store.State, age time.Duration, 
 	if n > 0 {
 		t.forgetUntil(cutoff)
 	}
+	t.note(ctx, n)
 	return n, nil
 }
 
@@ -44,7 +45,7 @@ func (t *tables) forgetUntil(last time.Time) {
 }
 
 // PurgeWritten implements [driver.Maintainer].
-func (t *tables) PurgeWritten(_ context.Context, age time.Duration, limit int) (int, error) {
+func (t *tables) PurgeWritten(ctx context.Context, age time.Duration, limit int) (int, error) {
 	if age < 0 {
 		return 0, fmt.Errorf("memstore: purge: negative age %v", age)
 	}
@@ -66,6 +67,7 @@ func (t *tables) PurgeWritten(_ context.Context, age time.Duration, limit int) (
 	for _, r := range old {
 		t.deliver(r, false, now) // leaves no trace
 	}
+	t.note(ctx, len(old))
 	return len(old), nil
 }
 
@@ -143,6 +145,7 @@ func (t *tables) SetLanes(ctx context.Context, n int) error {
 			d.relane(n)
 		}
 	}
+	t.note(ctx, 1)
 	return nil
 }
 

@@ -12,7 +12,7 @@ import (
 )
 
 // Refill implements [driver.Backlog].
-func (b backlog) Refill(_ context.Context, q driver.HistoryQuery, after driver.HistoryCursor, limit int) (driver.Refilled, error) {
+func (b backlog) Refill(ctx context.Context, q driver.HistoryQuery, after driver.HistoryCursor, limit int) (driver.Refilled, error) {
 	t := b.tables
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -33,6 +33,7 @@ func (b backlog) Refill(_ context.Context, q driver.HistoryQuery, after driver.H
 		d.put(next)
 		out.Copied++
 	}
+	t.note(ctx, out.Copied)
 	return out, nil
 }
 

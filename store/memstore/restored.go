@@ -31,5 +31,6 @@ func (t *tables) Restored(ctx context.Context, force bool) error {
 		t.lanes[i].epoch += driver.RestoreEpochs
 	}
 	t.seq += driver.RestoreSeqs
+	t.note(ctx, 1)
 	return nil
 }

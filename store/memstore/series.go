@@ -18,6 +18,7 @@ type record struct {
 	store.Row
 	state store.State
 	ended time.Time // delivered or dead-lettered at
+	cause string    // of a dead letter; see driver.Causes
 	left  bool
 	place int     // index in the heap of deferred rows; -1 if due
 	taker *txn    // the open transaction that has recorded it as done

@@ -32,6 +32,7 @@ type tables struct {
 	keyHolders map[store.KeyID]*txn // open transactions that hold a key
 	jobs       map[string]*job
 	reaches    string // see driver.HistoryReaches
+	audit      []driver.AuditRecord
 
 	sink  string // see driver.SinkGuard
 	nodes map[waybill.ID]node

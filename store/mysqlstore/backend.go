@@ -50,6 +50,8 @@ var (
 	_ driver.Migrator          = (*backend)(nil)
 	_ driver.Backlogs          = (*backend)(nil)
 	_ driver.Restorer          = (*backend)(nil)
+	_ driver.Audit             = (*backend)(nil)
+	_ driver.Causes            = (*backend)(nil)
 )
 
 // Local implements [driver.Local].

@@ -26,7 +26,10 @@ type backlog struct {
 	base   int
 }
 
-var _ driver.Backlog = (*backlog)(nil)
+var (
+	_ driver.Backlog = (*backlog)(nil)
+	_ driver.Causes  = (*backlog)(nil)
+)
 
 // backlogStatements holds the SQL that only backlogs have.
 type backlogStatements struct {
@@ -218,6 +221,11 @@ func (b *backlog) List(ctx context.Context, state store.State, f store.Filter, a
 	return b.records(b.queue.List(ctx, state, f, after, limit))
 }
 
+// ListCause implements [driver.Causes].
+func (b *backlog) ListCause(ctx context.Context, cause string, after int64, limit int) ([]store.Record, error) {
+	return b.records(b.queue.ListCause(ctx, cause, after, limit))
+}
+
 // Find implements [driver.Inspector].
 func (b *backlog) Find(ctx context.Context, id waybill.ID) ([]store.Record, error) {
 	return b.records(b.queue.Find(ctx, id))
@@ -276,8 +284,10 @@ func (b *backlog) PurgeDead(ctx context.Context, age time.Duration, limit int) (
 			return err
 		}
 		query := fill(fill(b.queue.sql.purgeDead, "{before}", utc(now.Add(-age))), "{limit}", strconv.Itoa(max(limit, 0)))
-		purged, err = affected(tx.ExecContext(ctx, query))
-		return err
+		if purged, err = affected(tx.ExecContext(ctx, query)); err != nil {
+			return err
+		}
+		return b.queue.addAudit(ctx, tx, purged)
 	})
 	if err != nil {
 		return 0, err

@@ -56,7 +56,7 @@ func (q *queue) replay(
 				}
 			}
 		}
-		return nil
+		return q.addAudit(ctx, tx, int64(len(out.IDs)))
 	})
 	if err != nil {
 		return store.Replayed{}, err
@@ -202,6 +202,9 @@ func (q *queue) changeRows(
 				}
 				newest = max(newest, written)
 			}
+		}
+		if err := q.addAudit(ctx, tx, int64(len(done))); err != nil {
+			return err
 		}
 		if after == nil || len(done) == 0 {
 			return nil

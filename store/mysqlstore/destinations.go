@@ -93,6 +93,9 @@ func (s *backend) AddDestinations(ctx context.Context, names ...string) ([]store
 				return err
 			}
 		}
+		if err := s.addAudit(ctx, tx, int64(len(added))); err != nil {
+			return err
+		}
 		all, err = s.destinations(ctx, tx)
 		return err
 	})
@@ -127,9 +130,14 @@ func (s *backend) ProbeDestination(ctx context.Context, name string) error {
 // turn runs a statement that changes a destination, and reports whether it
 // did.
 func (s *backend) turn(ctx context.Context, name, query string, args ...any) (bool, error) {
-	n, err := affected(s.db.ExecContext(ctx, query, append(args, []byte(name))...))
+	args = append(args, []byte(name))
+	var n int64
+	err := s.audited(ctx, func(q querier) (_ int64, err error) {
+		n, err = affected(q.ExecContext(ctx, query, args...))
+		return n, err
+	})
 	if err != nil || n > 0 {
-		return n > 0, s.explain(err)
+		return n > 0, err
 	}
 	all, err := s.destinations(ctx, s.db)
 	if err == nil && !sqlstore.AllRegistered(all, []string{name}) {
@@ -171,8 +179,10 @@ func (s *backend) RemoveDestination(ctx context.Context, name string) (int64, er
 			}
 			removed += n
 		}
-		_, err := tx.ExecContext(ctx, s.sql.dropDestination, number)
-		return err
+		if _, err := tx.ExecContext(ctx, s.sql.dropDestination, number); err != nil {
+			return err
+		}
+		return s.addAudit(ctx, tx, removed+1)
 	})
 	if err != nil {
 		return 0, err
@@ -199,7 +209,10 @@ func (s *backend) Restored(ctx context.Context, force bool) error {
 		if err := s.raiseHighest(ctx, tx); err != nil {
 			return err
 		}
-		return s.raiseSeqs(ctx, tx)
+		if err := s.raiseSeqs(ctx, tx); err != nil {
+			return err
+		}
+		return s.addAudit(ctx, tx, 1)
 	})
 }
 

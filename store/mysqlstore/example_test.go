@@ -94,4 +94,7 @@ func ExampleStore_MigrationSQL() {
 	// CREATE TABLE IF NOT EXISTS `shop`.`events_backlog_dead` (
 	// DROP PROCEDURE IF EXISTS `shop`.`events_settle_divert`;
 	// DROP PROCEDURE IF EXISTS `shop`.`events_settle_backlog`;
+	// CREATE TABLE IF NOT EXISTS `shop`.`events_audit` (
+	// DROP PROCEDURE IF EXISTS `shop`.`events_add_causes`;
+	// DROP PROCEDURE `shop`.`events_add_causes`;
 }

@@ -253,8 +253,14 @@ func (s *backend) change(ctx context.Context, query string, data []byte, values 
 	if _, err := s.facts(ctx, s.db); err != nil {
 		return false, err
 	}
-	fitted, err := s.changes(ctx, s.db, query, data, values)
-	return fitted, s.explain(err)
+	fitted := false
+	err := s.audited(ctx, func(q querier) (_ int64, err error) {
+		if fitted, err = s.changes(ctx, q, query, data, values); err != nil || !fitted {
+			return 0, err
+		}
+		return 1, nil
+	})
+	return fitted, err
 }
 
 // FindKey implements [driver.KeyRecords].
@@ -341,7 +347,7 @@ func (s *backend) PurgeKeys(ctx context.Context, limit int) (int, error) {
 				return err
 			}
 		}
-		return nil
+		return s.addAudit(ctx, tx, int64(purged))
 	})
 	if err != nil {
 		return 0, err

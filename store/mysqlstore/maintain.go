@@ -38,6 +38,9 @@ func (s *backend) Purge(ctx context.Context, state store.State, age time.Duratio
 		if purged, err = res.RowsAffected(); err != nil || purged == 0 {
 			return err
 		}
+		if err := s.addAudit(ctx, tx, purged); err != nil {
+			return err
+		}
 		return s.moveHistoryFrom(ctx, tx, cutoff)
 	})
 	if err != nil {
@@ -64,6 +67,10 @@ type oldRow struct {
 // PurgeWritten implements [driver.Maintainer]. It finds the rows without a
 // lock; a procedure then deletes them, in parts, if no relay is live. It frees
 // their dedup keys afterwards; Tidy frees any that it misses.
+//
+// The procedure has its own transactions. A record of the audit is therefore
+// written before the first of them, and each adds to its count afterwards: no
+// row is deleted without a record.
 func (s *backend) PurgeWritten(ctx context.Context, age time.Duration, limit int) (int, error) {
 	if err := sqlstore.CheckAge(age); err != nil {
 		return 0, fmt.Errorf("mysqlstore: %w", err)
@@ -76,6 +83,9 @@ func (s *backend) PurgeWritten(ctx context.Context, age time.Duration, limit int
 	for {
 		n, more, err := s.purgeSome(ctx, now.Add(-age), min(limit-total, maxIDs))
 		total += n
+		if n > 0 {
+			err = errors.Join(err, s.auditAlone(ctx, int64(n)))
+		}
 		// A relay has started since; the next call reports it.
 		if total > 0 && errors.Is(err, store.ErrRelayLive) {
 			err = nil
@@ -92,6 +102,11 @@ func (s *backend) purgeSome(ctx context.Context, before time.Time, limit int) (p
 	ready, err := s.oldRows(ctx, s.sql.oldReady, before, limit)
 	if err != nil {
 		return 0, false, err
+	}
+	if len(ready) > 0 {
+		if err := s.auditAlone(ctx, 0); err != nil {
+			return 0, false, err
+		}
 	}
 	keys := list(ready, func(b []byte, r oldRow) []byte {
 		b = strconv.AppendInt(append(b, '['), r.lane, 10)

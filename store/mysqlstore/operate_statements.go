@@ -92,7 +92,7 @@ ORDER BY d.tenant_id, d.dedup_key LIMIT {limit}`),
 		// Under LOCK TABLES a statement may name a table only once, and only by
 		// its own name.
 		lockTables: r(`LOCK TABLES {outbox} WRITE, {delayed} WRITE, {dead} WRITE, {backlog} WRITE, {backlog_delayed} WRITE, {backlog_dead} WRITE,
- {lane} WRITE, {node} WRITE, {setting} WRITE`),
+ {lane} WRITE, {node} WRITE, {setting} WRITE, {audit} WRITE`),
 		// The names of constraints. Not every server lets a session that has
 		// locked tables query them.
 		laneGuards: r(`SELECT constraint_name FROM information_schema.table_constraints WHERE table_name = '{prefix}outbox'

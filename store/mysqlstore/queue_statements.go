@@ -25,6 +25,8 @@ type queueStatements struct {
 	lockDeadIDs, dropDead string
 	lockHolding, unblock  [2]string // dead, delayed
 	purgeDead             string
+	causeless, setCause   string
+	countCauses, ofCause  string
 }
 
 // layout is how the tables of a queue differ from the outbox, its delayed
@@ -198,6 +200,7 @@ ON o.id = UNHEX(k.id)` + own + ` WHERE o.holds = 1 FOR UPDATE /*!80001 OF o */`)
 		s.unblock[i] = r(`UPDATE ` + idTable + ` STRAIGHT_JOIN ` + table + ` AS o FORCE INDEX (PRIMARY) ON o.id = UNHEX(k.id)` + own + ` SET o.holds = 0`)
 	}
 	s.inspect(r, l.places(), own)
+	s.causes(r, l, own)
 	return s
 }
 

@@ -139,14 +139,16 @@ func (s *backend) Redrive(ctx context.Context, group string, keys []waybill.ID, 
 			return err
 		}
 		if len(keys) == 0 {
-			return redrive(s.sql.redriveDead)
+			if err := redrive(s.sql.redriveDead); err != nil {
+				return err
+			}
 		}
 		for part := range parts(sortedIDs(keys), maxIntakes) {
 			if err := redrive(fill(s.sql.redriveKeys, "{marks}", marks(len(part))), idArgs(part)...); err != nil {
 				return err
 			}
 		}
-		return nil
+		return s.addAudit(ctx, tx, done)
 	})
 	if err != nil {
 		return 0, err

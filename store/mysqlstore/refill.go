@@ -32,8 +32,10 @@ func (b *backlog) Refill(ctx context.Context, q driver.HistoryQuery, after drive
 	var out driver.Refilled
 	for round := 0; ; round++ {
 		err := b.queue.transact(ctx, func(tx *sql.Tx) (err error) {
-			out, err = b.refill(ctx, tx, q, after, max(limit, 0))
-			return err
+			if out, err = b.refill(ctx, tx, q, after, max(limit, 0)); err != nil {
+				return err
+			}
+			return b.queue.addAudit(ctx, tx, int64(out.Copied))
 		})
 		switch {
 		case err == nil:

@@ -138,6 +138,9 @@ func (s *backend) setLanes(ctx context.Context, conn *sql.Conn, n int) error {
 	}
 	err = s.moveToLanes(ctx, conn, n)
 	if err == nil {
+		err = s.addAudit(ctx, conn, 1)
+	}
+	if err == nil {
 		_, err = conn.ExecContext(ctx, `COMMIT`)
 	}
 	if err != nil {

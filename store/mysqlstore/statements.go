@@ -31,6 +31,7 @@ type statements struct {
 	inboxStatements
 	keyStatements
 	jobStatements
+	auditStatements
 	destinationStatements
 }
 
@@ -86,6 +87,7 @@ func newStatements(cfg Config) statements {
 		inboxStatements:   newInboxStatements(r),
 		keyStatements:     newKeyStatements(r),
 		jobStatements:     newJobStatements(r),
+		auditStatements:   newAuditStatements(r),
 
 		destinationStatements: newDestinationStatements(r),
 

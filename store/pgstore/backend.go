@@ -45,6 +45,8 @@ var (
 	_ driver.Watcher           = (*pgxBackend)(nil)
 	_ driver.Backlogs          = (*pgxBackend)(nil)
 	_ driver.Restorer          = (*pgxBackend)(nil)
+	_ driver.Audit             = (*pgxBackend)(nil)
+	_ driver.Causes            = (*pgxBackend)(nil)
 	_ driver.Migrator          = (*pgxBackend)(nil)
 	_ driver.Complete[*sql.Tx] = (*sqlBackend)(nil)
 	_ driver.SQLAppender       = (*sqlBackend)(nil)
@@ -52,6 +54,7 @@ var (
 	_ driver.Watcher           = (*sqlBackend)(nil)
 	_ driver.Backlogs          = (*sqlBackend)(nil)
 	_ driver.Restorer          = (*sqlBackend)(nil)
+	_ driver.Audit             = (*sqlBackend)(nil)
 	_ driver.Migrator          = (*sqlBackend)(nil)
 )
 

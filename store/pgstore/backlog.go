@@ -22,7 +22,10 @@ type backlog struct {
 	base int
 }
 
-var _ driver.Backlog = (*backlog)(nil)
+var (
+	_ driver.Backlog = (*backlog)(nil)
+	_ driver.Causes  = (*backlog)(nil)
+)
 
 // Backlog implements [driver.Backlogs].
 func (c *core) Backlog(number int) driver.Backlog {

@@ -56,6 +56,10 @@ func newBacklogStatements(names *strings.Replacer) statements {
 		unblock: r(unblockBacklog),
 		purge:   map[store.State]string{store.Dead: r(purgeBacklog)},
 
+		noteAudit: r(noteAudit),
+
+		causeStatements: newCauseStatements(r, "lane >> 10 = {number}", backlogRecord(store.Dead)),
+
 		backlogStatements: backlogStatements{
 			occupied:     r(occupiedLanes),
 			lockRefill:   r(lockRefill),

@@ -78,7 +78,12 @@ func (c *core) Replay(ctx context.Context, ids []waybill.ID) (store.Replayed, er
 	// All events get one due time, even across several statements.
 	var at *time.Time
 	for len(ids) > 0 {
-		moved, refused, err := c.replayOnce(ctx, ids, &at)
+		var moved []waybill.ID
+		var refused []refusal
+		err := c.audited(ctx, func(db database) (_ int64, err error) {
+			moved, refused, err = c.replayOnce(ctx, db, ids, &at)
+			return int64(len(moved)), err
+		})
 		if err != nil {
 			return out, c.explain(err)
 		}
@@ -100,11 +105,11 @@ type refusal struct {
 	tenant, key string
 }
 
-func (c *core) replayOnce(ctx context.Context, ids []waybill.ID, at **time.Time) (moved []waybill.ID, refused []refusal, err error) {
+func (c *core) replayOnce(ctx context.Context, db database, ids []waybill.ID, at **time.Time) (moved []waybill.ID, refused []refusal, err error) {
 	var r refusal
 	var now time.Time
 	var ok bool
-	rows, err := c.db.query(ctx, c.sql.replay, c.db.ids(ids), *at)
+	rows, err := db.query(ctx, c.sql.replay, db.ids(ids), *at)
 	err = collect(rows, err, func() error {
 		if ok {
 			moved = append(moved, r.id)
@@ -112,7 +117,7 @@ func (c *core) replayOnce(ctx context.Context, ids []waybill.ID, at **time.Time)
 			refused = append(refused, r)
 		}
 		return nil
-	}, c.db.scanID(&r.id), &now, &ok, &r.tenant, &r.key)
+	}, db.scanID(&r.id), &now, &ok, &r.tenant, &r.key)
 	if *at == nil && !now.IsZero() {
 		*at = &now
 	}
@@ -160,9 +165,12 @@ func (c *core) changed(ctx context.Context, query string, ids []waybill.ID) ([]w
 		return nil, nil
 	}
 	var out []waybill.ID
-	var id waybill.ID
-	rows, err := c.db.query(ctx, query, c.db.ids(ids))
-	err = collect(rows, err, func() error { out = append(out, id); return nil }, c.db.scanID(&id))
+	err := c.audited(ctx, func(db database) (int64, error) {
+		var id waybill.ID
+		rows, err := db.query(ctx, query, db.ids(ids))
+		err = collect(rows, err, func() error { out = append(out, id); return nil }, db.scanID(&id))
+		return int64(len(out)), err
+	})
 	if err != nil {
 		return nil, c.explain(err)
 	}

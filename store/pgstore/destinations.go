@@ -133,6 +133,9 @@ func (c *core) register(ctx context.Context, tx database, names []string) ([]sto
 	if err != nil {
 		return nil, err
 	}
+	if err := c.note(ctx, tx, int64(len(added))); err != nil {
+		return nil, err
+	}
 	return c.registered(ctx, tx)
 }
 
@@ -159,8 +162,15 @@ func (c *core) ProbeDestination(ctx context.Context, name string) error {
 // and whether it was changed. name is the first argument.
 func (c *core) switched(ctx context.Context, query string, args ...any) (bool, error) {
 	var there, changed bool
-	rows, err := c.db.query(ctx, query, args...)
-	if err := collect(rows, err, func() error { return nil }, &there, &changed); err != nil {
+	err := c.audited(ctx, func(db database) (int64, error) {
+		rows, err := db.query(ctx, query, args...)
+		err = collect(rows, err, func() error { return nil }, &there, &changed)
+		if !changed {
+			return 0, err
+		}
+		return 1, err
+	})
+	if err != nil {
 		return false, c.explain(err)
 	}
 	if !there {
@@ -193,7 +203,10 @@ func (c *core) RemoveDestination(ctx context.Context, name string) (int64, error
 		}
 		low := sqlstore.BaseLane(number)
 		rows, err = tx.query(ctx, c.sql.removeBacklog, low, low+sqlstore.MaxLanes-1)
-		return collect(rows, err, func() error { return nil }, &gone)
+		if err := collect(rows, err, func() error { return nil }, &gone); err != nil {
+			return err
+		}
+		return c.note(ctx, tx, gone+1)
 	})
 	if err != nil {
 		return 0, c.explain(err)

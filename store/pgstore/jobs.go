@@ -232,7 +232,8 @@ func (c *core) SentKeys(ctx context.Context, name string, age time.Duration) ([]
 
 // ForgetSent implements [driver.JobRecords].
 func (c *core) ForgetSent(ctx context.Context, name string, age time.Duration, limit int) (int, error) {
-	return c.howMany(ctx, c.sql.forgetSent, name, seconds(age), max(limit, 0))
+	n, err := number(ctx, c.db, c.sql.forgetSent, name, seconds(age), max(limit, 0))
+	return n, c.explain(err)
 }
 
 // DeliveredWithoutRecord implements [driver.HistoryAudit].

@@ -167,14 +167,22 @@ func (c *core) KeyStats(ctx context.Context) (store.KeyStats, error) {
 
 // ResolveKey implements [driver.KeyRecords].
 func (c *core) ResolveKey(ctx context.Context, id store.KeyID, end driver.KeyEnd) (bool, error) {
+	var query string
+	args := keyArgs(id)
 	switch end.State {
 	case store.KeySucceeded:
-		return c.did(ctx, c.db, c.sql.settleKey, append(keyArgs(id), answerArgs(end.Answer)...))
+		query, args = c.sql.settleKey, append(args, answerArgs(end.Answer)...)
 	case store.KeyFailed:
-		return c.did(ctx, c.db, c.sql.reopenKey, append(keyArgs(id), driver.CutError(end.Code), driver.CutError(end.Error), seconds(end.Answer.Retention)))
+		query, args = c.sql.reopenKey, append(args, driver.CutError(end.Code), driver.CutError(end.Error), seconds(end.Answer.Retention))
 	case store.KeyProcessing, store.KeyUncertain:
+		return false, fmt.Errorf("pgstore: an uncertain key cannot be resolved as %s", end.State)
 	}
-	return false, fmt.Errorf("pgstore: an uncertain key cannot be resolved as %s", end.State)
+	var n int64
+	err := c.audited(ctx, func(db database) (_ int64, err error) {
+		n, err = db.changed(ctx, query, args...)
+		return n, err
+	})
+	return n == 1, c.explain(err)
 }
 
 // PurgeKeys implements [driver.KeyRecords]. It repeats the statement while the
@@ -184,8 +192,12 @@ func (c *core) PurgeKeys(ctx context.Context, limit int) (int, error) {
 	sum := 0
 	for {
 		var purged, deferred int
-		rows, err := c.db.query(ctx, c.sql.purgeKeys, max(limit-sum, 0))
-		if err := collect(rows, err, func() error { return nil }, &purged, &deferred); err != nil {
+		err := c.audited(ctx, func(db database) (int64, error) {
+			rows, err := db.query(ctx, c.sql.purgeKeys, max(limit-sum, 0))
+			err = collect(rows, err, func() error { return nil }, &purged, &deferred)
+			return int64(purged), err
+		})
+		if err != nil {
 			return sum, c.explain(err)
 		}
 		if sum += purged; deferred == 0 || sum >= limit {

@@ -116,9 +116,7 @@ func (c *core) Purge(ctx context.Context, state store.State, age time.Duration, 
 		return 0, fmt.Errorf("pgstore: %w", err)
 	}
 	query := c.sql.purge[state]
-	var n int
-	rows, err := c.db.query(ctx, query, seconds(age), max(limit, 0))
-	return n, c.explain(collect(rows, err, func() error { return nil }, &n))
+	return c.howMany(ctx, query, seconds(age), max(limit, 0))
 }
 
 // PurgeWritten implements [driver.Maintainer].
@@ -146,7 +144,10 @@ func (c *core) withoutRelay(ctx context.Context, what, query string, args ...any
 			return err
 		}
 		rows, err := tx.query(ctx, query, args...)
-		return collect(rows, err, func() error { return nil }, &live, &n)
+		if err := collect(rows, err, func() error { return nil }, &live, &n); err != nil {
+			return err
+		}
+		return c.note(ctx, tx, int64(n))
 	})
 	if err != nil {
 		return 0, c.explain(err)

@@ -220,15 +220,26 @@ func (c *core) PurgeRecords(ctx context.Context, group string, age time.Duration
 	if err := sqlstore.CheckAge(age); err != nil {
 		return 0, fmt.Errorf("pgstore: %w", err)
 	}
-	return c.howMany(ctx, c.sql.purgeRecords, group, seconds(age), max(limit, 0))
+	n, err := number(ctx, c.db, c.sql.purgeRecords, group, seconds(age), max(limit, 0))
+	return n, c.explain(err)
 }
 
-// howMany runs a statement that returns a number.
-func (c *core) howMany(ctx context.Context, query string, args ...any) (int, error) {
-	var n int
-	rows, err := c.db.query(ctx, query, args...)
-	if err := collect(rows, err, func() error { return nil }, &n); err != nil {
+// howMany runs a statement that returns the number of rows that it changed for
+// an operator.
+func (c *core) howMany(ctx context.Context, query string, args ...any) (n int, err error) {
+	err = c.audited(ctx, func(db database) (int64, error) {
+		n, err = number(ctx, db, query, args...)
+		return int64(n), err
+	})
+	if err != nil {
 		return 0, c.explain(err)
 	}
 	return n, nil
+}
+
+// number runs a statement that returns a number.
+func number(ctx context.Context, db database, query string, args ...any) (n int, err error) {
+	rows, err := db.query(ctx, query, args...)
+	err = collect(rows, err, func() error { return nil }, &n)
+	return n, err
 }

@@ -104,7 +104,10 @@ func (b *backlog) Refill(ctx context.Context, q driver.HistoryQuery, after drive
 			next.At = time.Time(at)
 			out.Next = next
 		}
-		return err
+		if err != nil {
+			return err
+		}
+		return c.note(ctx, tx, int64(out.Copied))
 	})
 	if err != nil {
 		return driver.Refilled{}, c.explain(err)

@@ -36,6 +36,6 @@ func (c *core) Restored(ctx context.Context, force bool) error {
 				return err
 			}
 		}
-		return nil
+		return c.note(ctx, tx, 1)
 	}))
 }

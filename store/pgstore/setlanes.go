@@ -74,7 +74,10 @@ func (c *core) SetLanes(ctx context.Context, n int) error {
 				return err
 			}
 		}
-		return tx.exec(ctx, fmt.Sprintf(c.sql.countLanes, n))
+		if err := tx.exec(ctx, fmt.Sprintf(c.sql.countLanes, n)); err != nil {
+			return err
+		}
+		return c.note(ctx, tx, 1)
 	})
 	if err != nil {
 		return c.explain(err)

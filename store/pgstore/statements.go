@@ -35,6 +35,9 @@ type statements struct {
 	anyLive                      string
 	setLanes                     []string
 	countLanes                   string
+	noteAudit                    string
+	listAudit, purgeAudit        string
+	causeStatements
 	backlogStatements
 	destinationStatements
 	jobStatements
@@ -238,15 +241,17 @@ WHERE l.locktype = 'transactionid' AND l.mode = 'ExclusiveLock' AND l.granted`),
 			store.Delivered: r(purgeHistory),
 			store.Dead:      r(purgeDead),
 		},
-		purgeWritten: r(purgePending),
-		makeReady:    r(strings.ReplaceAll(readyDue, "{events}", eventColumns)),
-		freeOrphans:  r(freeOrphans),
-		forgetNodes:  r(forgetSilentNodes),
-		days:         r(historyDays),
-		forgetDay:    r(forgetUntil),
-		anyLive:      r(anyLive),
-		setLanes:     setLanesStatements(r),
-		countLanes:   r(countLanes),
+		purgeWritten:    r(purgePending),
+		makeReady:       r(strings.ReplaceAll(readyDue, "{events}", eventColumns)),
+		freeOrphans:     r(freeOrphans),
+		forgetNodes:     r(forgetSilentNodes),
+		days:            r(historyDays),
+		forgetDay:       r(forgetUntil),
+		anyLive:         r(anyLive),
+		setLanes:        setLanesStatements(r),
+		countLanes:      r(countLanes),
+		causeStatements: newCauseStatements(r, "true", recordColumns(store.Dead)),
+		noteAudit:       r(noteAudit), listAudit: r(listAudit), purgeAudit: r(purgeAudit),
 
 		destinationStatements: newDestinationStatements(r),
 		jobStatements:         newJobStatements(r),

@@ -51,6 +51,8 @@ var (
 	_ driver.Migrator          = (*backend)(nil)
 	_ driver.Backlogs          = (*backend)(nil)
 	_ driver.Restorer          = (*backend)(nil)
+	_ driver.Audit             = (*backend)(nil)
+	_ driver.Causes            = (*backend)(nil)
 )
 
 func newBackend(db *sql.DB, cfg Config) *backend {

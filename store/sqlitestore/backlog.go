@@ -18,7 +18,10 @@ type backlog struct {
 	sql    *backlogStatements
 }
 
-var _ driver.Backlog = (*backlog)(nil)
+var (
+	_ driver.Backlog = (*backlog)(nil)
+	_ driver.Causes  = (*backlog)(nil)
+)
 
 // backlogs are the backlogs that were used, by number. Their statements name
 // the lane of the destination.
@@ -95,8 +98,10 @@ func (b *backlog) PurgeDead(ctx context.Context, age time.Duration, limit int) (
 	var purged int64
 	err := b.store.within(ctx, func(ctx context.Context, t txTarget) error {
 		var err error
-		purged, err = affected(t.exec(ctx, b.sql.purgeDead, micros(clock().Add(-age)), max(limit, 0)))
-		return err
+		if purged, err = affected(t.exec(ctx, b.sql.purgeDead, micros(clock().Add(-age)), max(limit, 0))); err != nil {
+			return err
+		}
+		return b.store.note(ctx, t, purged)
 	})
 	if err != nil {
 		return 0, err

@@ -82,7 +82,7 @@ func (c Config) complete() (Config, error) {
 // tables are the names that statements put in braces.
 var tables = []string{
 	"outbox", "delayed", "dead", "history", "dedup", "inbox", "idempotency", "job", "job_sent", "lane", "node", "setting", "migration",
-	"destination", "backlog", "backlog_delayed", "backlog_dead",
+	"destination", "backlog", "backlog_delayed", "backlog_dead", "audit",
 }
 
 // indexes are the names that migrations put in braces, after "index:".
@@ -92,6 +92,7 @@ var indexes = []string{
 	"idempotency_open_idx", "idempotency_purge_idx", "job_sent_at_idx",
 	"backlog_priority_idx", "backlog_tried_idx", "backlog_delayed_due_idx", "backlog_delayed_holds_idx",
 	"backlog_dead_seq_idx", "backlog_dead_died_idx", "backlog_dead_holds_idx",
+	"audit_at_idx", "dead_cause_idx", "backlog_dead_cause_idx",
 }
 
 // replacer replaces the names in braces with the configured names, for the

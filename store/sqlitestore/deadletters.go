@@ -37,12 +37,16 @@ func (q *queue) Replay(ctx context.Context, ids []waybill.ID) (store.Replayed, e
 		}
 		// All events get one due time, so that their order is the order of seq.
 		now := micros(clock())
-		return lists(out.IDs, idArg, func(index int, args []any) error {
+		err = lists(out.IDs, idArg, func(index int, args []any) error {
 			if _, err := t.exec(ctx, q.sql.replay[index], append([]any{now}, args...)...); err != nil {
 				return err
 			}
 			return changed(ctx, t, q.sql.discard[index], args, func(waybill.ID, int64) {})
 		})
+		if err != nil {
+			return err
+		}
+		return q.store.note(ctx, t, int64(len(out.IDs)))
 	})
 	if err != nil {
 		return store.Replayed{}, err
@@ -140,6 +144,9 @@ func (q *queue) updateByID(ctx context.Context, ids []waybill.ID, gone bool, way
 			if err != nil {
 				return err
 			}
+		}
+		if err := q.store.note(ctx, t, int64(len(done))); err != nil {
+			return err
 		}
 		if !gone || len(done) == 0 {
 			return nil

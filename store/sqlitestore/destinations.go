@@ -95,8 +95,10 @@ func (s *backend) AddDestinations(ctx context.Context, names ...string) ([]store
 				return err
 			}
 		}
-		all, err = s.destinations(ctx, t)
-		return err
+		if all, err = s.destinations(ctx, t); err != nil {
+			return err
+		}
+		return s.note(ctx, t, int64(len(added)))
 	})
 	if err != nil {
 		return nil, err
@@ -134,8 +136,11 @@ func (s *backend) changeDestination(
 	changed := false
 	err := s.within(ctx, func(ctx context.Context, t txTarget) error {
 		n, err := change(ctx, t)
-		if changed = n > 0; err != nil || changed {
+		if err != nil {
 			return err
+		}
+		if changed = n > 0; changed {
+			return s.note(ctx, t, 1)
 		}
 		_, err = s.destinationNumber(ctx, t, name)
 		return err
@@ -180,8 +185,10 @@ func (s *backend) RemoveDestination(ctx context.Context, name string) (int64, er
 			}
 			removed += n
 		}
-		_, err = t.exec(ctx, s.sql.removeDestination, number)
-		return err
+		if _, err = t.exec(ctx, s.sql.removeDestination, number); err != nil {
+			return err
+		}
+		return s.note(ctx, t, removed+1)
 	})
 	if err != nil {
 		return 0, err
@@ -207,6 +214,9 @@ func (s *backend) Restored(ctx context.Context, force bool) error {
 		if err == nil && n == 0 {
 			_, err = t.exec(ctx, s.sql.firstSeq, int64(driver.RestoreSeqs))
 		}
-		return err
+		if err != nil {
+			return err
+		}
+		return s.note(ctx, t, 1)
 	})
 }

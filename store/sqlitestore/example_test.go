@@ -108,4 +108,6 @@ func ExampleNew() {
 	// 3 keys
 	// 4 jobs
 	// 5 backlogs
+	// 6 audit
+	// 7 causes
 }

@@ -171,8 +171,11 @@ func (s *backend) changesKey(ctx context.Context, which func(now time.Time) (*st
 	err := s.within(ctx, func(ctx context.Context, t txTarget) error {
 		st, args := which(clock())
 		n, err := affected(t.exec(ctx, st, args...))
+		if err != nil {
+			return err
+		}
 		changed = n == 1
-		return err
+		return s.note(ctx, t, n)
 	})
 	return changed && err == nil, err
 }
@@ -256,7 +259,7 @@ func (s *backend) PurgeKeys(ctx context.Context, limit int) (int, error) {
 			}
 			purged += n
 		}
-		return nil
+		return s.note(ctx, t, purged)
 	})
 	if err != nil {
 		return 0, err

@@ -29,6 +29,9 @@ func (s *backend) Purge(ctx context.Context, state store.State, age time.Duratio
 		if purged, err = affected(t.exec(ctx, purge, micros(cutoff), max(limit, 0))); err != nil || purged == 0 {
 			return err
 		}
+		if err := s.note(ctx, t, purged); err != nil {
+			return err
+		}
 		return s.moveHistoryFrom(ctx, t, cutoff)
 	})
 	if err != nil {
@@ -82,6 +85,9 @@ func (s *backend) PurgeWritten(ctx context.Context, age time.Duration, limit int
 		w := settling{queue: &s.queue, t: t, now: now}
 		args := []any{micros(now.Add(-age)), max(limit, 0)}
 		if err := w.drop(ctx, s.sql.purgeReady, args, func(waybill.ID) { purged++ }); err != nil || purged == 0 {
+			return err
+		}
+		if err := s.note(ctx, t, int64(purged)); err != nil {
 			return err
 		}
 		return s.keepNoHistory(ctx, t)
@@ -157,7 +163,9 @@ func (s *backend) SetLanes(ctx context.Context, n int) error {
 		if err := s.noRelay(ctx, t, clock()); err != nil {
 			return err
 		}
-		_, err := t.exec(ctx, s.sql.raiseEpoch)
-		return err
+		if _, err := t.exec(ctx, s.sql.raiseEpoch); err != nil {
+			return err
+		}
+		return s.note(ctx, t, 1)
 	})
 }

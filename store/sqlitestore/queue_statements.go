@@ -27,6 +27,8 @@ type queueStatements struct {
 	stats, find                 *statement
 	deadKeys, replay, discard   []*statement
 	unblockDead, unblockDelayed []*statement
+	causeless, setCause         *statement
+	countCauses, listCause      *statement
 }
 
 // queueShape holds the parts in which the statements of the outbox and of a
@@ -70,6 +72,7 @@ func (s *queueStatements) fill(one func(string) *statement, each func(text, item
 	s.readStatements(one, each, shape)
 	s.moveStatements(one, each, shape)
 	s.browseStatements(one, shape)
+	s.causeStatements(one, shape)
 	s.deadLetterStatements(each, shape)
 }
 

@@ -169,10 +169,16 @@ func (s *backend) Redrive(ctx context.Context, group string, keys []waybill.ID, 
 			left -= int(n)
 			return err
 		}
+		var err error
 		if len(keys) == 0 {
-			return redrive(s.sql.redriveDead, nil)
+			err = redrive(s.sql.redriveDead, nil)
+		} else {
+			err = lists(keys, idArg, func(index int, args []any) error { return redrive(s.sql.redriveKeys[index], args) })
 		}
-		return lists(keys, idArg, func(index int, args []any) error { return redrive(s.sql.redriveKeys[index], args) })
+		if err != nil {
+			return err
+		}
+		return s.note(ctx, t, int64(max(limit, 0)-left))
 	})
 	if err != nil {
 		return 0, err

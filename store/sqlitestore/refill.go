@@ -38,11 +38,15 @@ func (b *backlog) Refill(ctx context.Context, query driver.HistoryQuery, after d
 			return err
 		}
 		out.Matched = len(found)
-		return lists(found, func(row int64) any { return row }, func(index int, args []any) error {
+		err = lists(found, func(row int64) any { return row }, func(index int, args []any) error {
 			n, err := affected(t.exec(ctx, b.sql.refill[index], args...))
 			out.Copied += int(n)
 			return err
 		})
+		if err != nil {
+			return err
+		}
+		return b.store.note(ctx, t, int64(out.Copied))
 	})
 	if err != nil {
 		return driver.Refilled{}, err

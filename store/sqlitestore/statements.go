@@ -64,6 +64,7 @@ type statements struct {
 	keyStatements
 	jobStatements
 	sinkStatements
+	auditStatements
 }
 
 // eventColumns are the columns of an event, rowColumns the columns that a row
@@ -100,6 +101,7 @@ func newStatements(names *strings.Replacer) *statements {
 	row := func(more int) string { return "(?1" + strings.Repeat(", ?", columns+more) + ")" }
 
 	s.sinkStatements.fill(one)
+	s.auditStatements.fill(one)
 	s.lanes = one(`SELECT value FROM {setting} WHERE name = 'lanes'`)
 	s.historyFrom = one(`SELECT value FROM {setting} WHERE name = 'history_from'`)
 	s.keepNoHistory = one(`INSERT INTO {setting} (name, value) VALUES ('history_from', 'never')

@@ -60,7 +60,7 @@ Every setting is a flag, an environment variable and a key in the file; waybill 
 func (a *app) commands() []*cobra.Command {
 	return []*cobra.Command{
 		a.serve(), a.demo(), a.migrate(), a.configure(), a.stats(), a.list(), a.show(), a.tail(), a.dead(), a.blocked(), a.destinations(),
-		a.replay(), a.inbox(), a.keys(), a.purge(), a.send(), a.reconcile(), a.restored(), a.doctor(), a.version(), a.completion(),
+		a.replay(), a.inbox(), a.keys(), a.audit(), a.purge(), a.send(), a.reconcile(), a.restored(), a.doctor(), a.version(), a.completion(),
 	}
 }
 
@@ -140,6 +140,7 @@ type session struct {
 	destinations *admin.Destinations
 	groups       *admin.Inbox
 	keys         *admin.Keys
+	audit        *admin.Audit
 	store        *connect.Store
 	settings     *settings.Settings
 }
@@ -168,7 +169,10 @@ func (a *app) withStore(cmd *cobra.Command, fn func(ctx context.Context, d *sess
 		if d.keys, err = admin.NewKeys(st, cfg); err != nil {
 			return err
 		}
-		return fn(ctx, d)
+		if d.audit, err = admin.NewAudit(st, cfg); err != nil {
+			return err
+		}
+		return fn(admin.WithActor(ctx, a.actor(s)), d)
 	})
 }
 

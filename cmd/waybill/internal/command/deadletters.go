@@ -29,7 +29,7 @@ func partly(advice, format string, args ...any) error {
 }
 
 func (a *app) dead() *cobra.Command {
-	return parent("dead", "List, replay and discard dead letters", a.deadList(), a.deadReplay(), a.deadDiscard())
+	return parent("dead", "List, replay and discard dead letters", a.deadList(), a.deadGroups(), a.deadReplay(), a.deadDiscard())
 }
 
 func (a *app) deadList() *cobra.Command {
@@ -52,17 +52,64 @@ func (a *app) deadList() *cobra.Command {
 	return cmd
 }
 
+func (a *app) deadGroups() *cobra.Command {
+	var destination string
+	var limit int
+	cmd := &cobra.Command{
+		Use: "groups", Short: "List the causes of dead letters, those with the most letters first", Args: needs(0, 0, ""),
+		Long: "List the causes of dead letters. Errors that differ only in numbers, ids and quoted parts have the same cause. dead replay and\n" +
+			"dead discard take the id of a cause: --cause ID.",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.withBacklog(cmd, destination, func(ctx context.Context, d *session) error {
+				found, err := d.Causes(ctx, max(limit, 1))
+				if err != nil {
+					return d.store.Clean(err)
+				}
+				v := view.CausesOf(found)
+				if a.json {
+					return a.printJSON(v)
+				}
+				if len(v.Causes) == 0 && v.Unknown == 0 {
+					fmt.Fprintln(a.Err, "no dead letters")
+					return nil
+				}
+				t := newTable("CAUSE", "LETTERS", "FIRST", "LAST", "EXAMPLE", "ERROR")
+				for _, c := range v.Causes {
+					t.row(c.ID, c.Letters, at(c.First), at(c.Last), c.Example, cut(c.Text, errorWidth))
+				}
+				if err := t.writeTo(a.Out); err != nil {
+					return err
+				}
+				if v.Unknown > 0 {
+					fmt.Fprintf(a.Err, "without a cause yet: %d; a relay adds causes\n", v.Unknown)
+				}
+				if v.More {
+					fmt.Fprintln(a.Err, "more results: --limit")
+				}
+				return nil
+			})
+		},
+	}
+	destinationFlag(cmd, &destination)
+	cmd.Flags().IntVar(&limit, "limit", 50, "Maximum number of results")
+	return cmd
+}
+
 // chosen selects the dead letters of a command: by id, or all that match a
 // filter.
 type chosen struct {
 	filter      store.Filter
 	destination string
+	cause       string
+	limit       int64
 	all, yes    bool
 }
 
 func (c *chosen) flags(cmd *cobra.Command) {
 	filterFlags(cmd, &c.filter)
 	destinationFlag(cmd, &c.destination)
+	cmd.Flags().StringVar(&c.cause, "cause", "", "Only dead letters with this cause; waybill dead groups lists the causes")
+	cmd.Flags().Int64Var(&c.limit, "limit", 0, "Maximum number of dead letters, oldest first, with --cause; 0: no limit")
 	cmd.Flags().BoolVar(&c.all, "all", false, "Selection of all dead letters")
 	cmd.Flags().BoolVar(&c.yes, "yes", false, "Confirmation in advance")
 }
@@ -72,12 +119,20 @@ func (c *chosen) flags(cmd *cobra.Command) {
 func (c *chosen) byID(args []string) (bool, error) {
 	some := c.filter != store.Filter{}
 	switch {
+	case c.limit < 0:
+		return false, usage("write --limit 100", "--limit %d is negative", c.limit)
+	case c.limit > 0 && c.cause == "":
+		return false, usage("waybill dead groups lists the causes", "--limit needs --cause")
+	case c.cause != "" && (some || c.all || len(args) > 0):
+		return false, usage("omit the others", "--cause cannot be combined with ids, a filter or --all")
+	case c.cause != "":
+		return false, nil
 	case len(args) > 0 && (some || c.all):
 		return false, usage("omit one of them", "ids and a filter cannot be combined")
 	case len(args) > 0:
 		return true, nil
 	case !some && !c.all:
-		return false, usage("give ids, a filter such as --type OrderPlaced, or --all", "no dead letters selected")
+		return false, usage("give ids, a filter such as --type OrderPlaced, --cause, or --all", "no dead letters selected")
 	}
 	return false, nil
 }
@@ -117,7 +172,15 @@ var errNone = errors.New("no matches")
 
 // confirmed counts the matching dead letters and asks for a confirmation.
 func (a *app) confirmed(ctx context.Context, d *session, which chosen, what string) error {
-	n, err := d.Count(ctx, store.Dead, which.filter)
+	var n int64
+	var err error
+	if which.cause != "" {
+		if n, err = d.CountCause(ctx, which.cause); which.limit > 0 {
+			n = min(n, which.limit)
+		}
+	} else {
+		n, err = d.Count(ctx, store.Dead, which.filter)
+	}
 	if err != nil {
 		return err
 	}
@@ -133,7 +196,11 @@ func (a *app) replayAll(ctx context.Context, d *session, which chosen) (admin.Re
 	}
 	b := a.bar("replaying")
 	defer b.end()
-	return d.ReplayAll(ctx, which.filter, func(p admin.Progress) { b.show(p.Done, p.Total) })
+	show := func(p admin.Progress) { b.show(p.Done, p.Total) }
+	if which.cause != "" {
+		return d.ReplayCause(ctx, which.cause, which.limit, show)
+	}
+	return d.ReplayAll(ctx, which.filter, show)
 }
 
 // changed ends a command that changes events: it prints the changes, also after
@@ -216,7 +283,11 @@ func (a *app) discardAll(ctx context.Context, d *session, which chosen) ([]waybi
 	}
 	b := a.bar("discarding")
 	defer b.end()
-	return d.DiscardAll(ctx, which.filter, func(p admin.Progress) { b.show(p.Done, p.Total) })
+	show := func(p admin.Progress) { b.show(p.Done, p.Total) }
+	if which.cause != "" {
+		return d.DiscardCause(ctx, which.cause, which.limit, show)
+	}
+	return d.DiscardAll(ctx, which.filter, show)
 }
 
 func (a *app) blocked() *cobra.Command {

@@ -58,6 +58,7 @@ func (s *script) useStore(kind string) {
 	default:
 		s.t.Fatalf("unknown store %s", kind)
 	}
+	s.environ = append(s.environ, "WAYBILL_ACTOR=alice")
 }
 
 // dialect returns the spelling of a service's table, of the bounds of a job's

@@ -50,7 +50,7 @@ const (
 
 // whole lists columns whose cells are copied into other commands: they are
 // never truncated.
-var whole = []string{"ID", "KEY", "BY", "KIND", "NODE", "GROUP", "OPERATION", "VALUE", "CHECK", "STATUS", "WHAT", "JOB", "DESTINATION"}
+var whole = []string{"ID", "KEY", "BY", "KIND", "NODE", "GROUP", "OPERATION", "VALUE", "CHECK", "STATUS", "WHAT", "JOB", "DESTINATION", "CAUSE", "EXAMPLE"}
 
 // writeTo prints the table. The last column holds texts, which wrap onto
 // further lines.

@@ -70,6 +70,7 @@ type Relay struct {
 	Destinations *admin.Destinations
 	Groups       *admin.Inbox
 	Keys         *admin.Keys
+	Audit        *admin.Audit
 	// Progress tracks whether deliveries make progress, for readiness.
 	Progress *Progress
 	Observe  observe.Hooks
@@ -179,6 +180,9 @@ func (r *Relay) fill(ctx context.Context, cfg Config) error {
 		}
 	}
 	if r.Groups, err = admin.NewInbox(r.Store, ops); err != nil {
+		return err
+	}
+	if r.Audit, err = admin.NewAudit(r.Store, ops); err != nil {
 		return err
 	}
 	ops.BatchSize = s.Keys.PurgeBatchSize

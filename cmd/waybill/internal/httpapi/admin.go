@@ -240,6 +240,9 @@ func (a *api) matches(r *http.Request, given string, ok bool) error {
 // serve answers a route with JSON.
 func (a *api) serve(route Route) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if route.access == change {
+			r = a.by(r)
+		}
 		v, err := route.answer(a, r)
 		if route.access == change {
 			a.log.Info("change over HTTP", slog.String(logkey.Route, route.Path), slog.String(logkey.RemoteAddr, r.RemoteAddr), slog.Bool(logkey.Done, err == nil))

@@ -84,7 +84,7 @@ func (a *api) mountBoards(mux *http.ServeMux) (end func(), err error) {
 // a token, changes and payloads are not available.
 func (b *boards) open(r *daemon.Relay) (*dashboard.Dashboard, error) {
 	cfg := dashboard.Config{
-		Outbox: r.Outbox, Destinations: r.Destinations, Inbox: r.Groups, Keys: r.Keys, Title: "Waybill", Logger: r.Log,
+		Outbox: r.Outbox, Destinations: r.Destinations, Inbox: r.Groups, Keys: r.Keys, Audit: r.Audit, Actor: b.api.actor, Title: "Waybill", Logger: r.Log,
 		ShowPayloads: !b.api.http.Token.IsZero(),
 	}
 	if r.Settings.Name != "" {

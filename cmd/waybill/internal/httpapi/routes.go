@@ -25,6 +25,7 @@ func Routes() []Route {
 		{Method: "GET", Path: "/api/events", access: look, answer: (*api).events, Help: "Events of a ?state=; filters: type, aggregate_type, aggregate_id, tenant_id; paging: limit, after; ?destination= lists the backlog of one"},
 		{Method: "GET", Path: "/api/events/{id}", access: look, answer: (*api).event, Help: "State and history of one event, the destinations that have yet to receive it, and why it has not arrived; ?payload=1 needs the token"},
 		{Method: "GET", Path: "/api/dead", access: look, answer: (*api).dead, Help: "Dead letters; parameters as for /api/events"},
+		{Method: "GET", Path: "/api/dead/groups", access: look, answer: (*api).causes, Help: "Causes of dead letters, those with the most letters first; limit; ?destination= names the backlog of one"},
 		{Method: "POST", Path: "/api/dead/replay", access: change, answer: changes((*admin.Outbox).Replay, view.ReplayedOf), Help: "Replay of dead letters: {\"ids\": […]}; ?destination= names the backlog of one"},
 		{Method: "POST", Path: "/api/dead/discard", access: change, answer: changes((*admin.Outbox).Discard, view.ChangedOf), Help: "Permanent deletion of dead letters: {\"ids\": […]}; ?destination= names the backlog of one"},
 		{Method: "GET", Path: "/api/blocked", access: look, answer: (*api).blocked, Help: "Aggregates that wait for one of their events; ?destination= names the backlog of one"},
@@ -40,6 +41,7 @@ func Routes() []Route {
 		},
 		{Method: "GET", Path: "/api/inbox", access: look, answer: (*api).inbox, Help: "Inbox records of a ?group= without success, or of a ?state=; paging: limit, after_group, after_key"},
 		{Method: "POST", Path: "/api/inbox/redrive", access: change, answer: (*api).redrive, Help: "Retry of failed and dead inbox records: {\"group\": …, \"keys\": […]}"},
+		{Method: "GET", Path: "/api/audit", access: look, answer: (*api).audit, Help: "Changes of operators, newest first; filters: since, until (times), actor, action; paging: limit, after"},
 		{Method: "GET", Path: "/api/keys", access: look, answer: (*api).keys, Help: "Idempotency keys without success, or of a ?state=; filters: tenant_id, operation; paging: limit"},
 		{
 			Method: "POST", Path: "/api/keys/resolve", access: change, answer: (*api).resolve,
@@ -185,6 +187,22 @@ func (a *api) events(r *http.Request) (any, error) {
 }
 
 func (a *api) dead(r *http.Request) (any, error) { return a.list(r, store.Dead, store.Filter{}) }
+
+func (a *api) causes(r *http.Request) (any, error) {
+	rows, err := a.outbox(r)
+	if err != nil {
+		return nil, err
+	}
+	n, err := limit(r)
+	if err != nil {
+		return nil, err
+	}
+	found, err := rows.Causes(r.Context(), n)
+	if err != nil {
+		return nil, err
+	}
+	return view.CausesOf(found), nil
+}
 
 func (a *api) list(r *http.Request, state store.State, f store.Filter) (any, error) {
 	rows, err := a.outbox(r)

@@ -232,6 +232,10 @@ func relayKeys() []Key {
 			slot: toggle(func(s *Settings) *bool { return &s.TakeOver }),
 		},
 		{
+			Name: "actor", Default: "", Unit: "text", Help: "Name of who makes the changes of commands, for the audit; empty: the user of the operating system",
+			slot: text(func(s *Settings) *string { return &s.Actor }),
+		},
+		{
 			Name: "relay.workers", Default: "4", Unit: "deliveries", Help: "Number of concurrent calls of the sink",
 			slot: number(1, func(s *Settings) *int { return &s.Relay.Workers }),
 		},
@@ -424,6 +428,10 @@ func daemonKeys() []Key {
 		{
 			Name: "http.dashboard", Default: "true", Unit: "switch", Daemon: true, Help: "Dashboard at /dashboard/ of the HTTP API; changes and payloads need the token",
 			slot: toggle(func(s *Settings) *bool { return &s.HTTP.Dashboard }),
+		},
+		{
+			Name: "http.actor-header", Default: "", Unit: "text", Daemon: true, Help: "Header with the name of the user, for the audit; set it only behind a proxy that authenticates users and sets the header; empty: none",
+			slot: text(func(s *Settings) *string { return &s.HTTP.ActorHeader }),
 		},
 		{
 			Name: "http.ready-age", Default: "30s", Unit: "duration", Daemon: true, Help: "Time without progress after which /readyz reports a relay as not ready",

@@ -20,6 +20,8 @@ type Settings struct {
 	Enabled bool
 	// TakeOver permits an outbox that records another sink.
 	TakeOver bool
+	// Actor is the name of who makes the changes of commands.
+	Actor string
 
 	Store Store
 	Sink  Sink
@@ -126,6 +128,8 @@ type HTTP struct {
 	Cert, Key string
 	// Dashboard serves the dashboard beside the API.
 	Dashboard bool
+	// ActorHeader is the header with the name of the user of a request.
+	ActorHeader string
 	// ReadyAge is the time without progress after which a relay is not ready.
 	ReadyAge time.Duration
 }

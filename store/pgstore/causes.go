@@ -1,0 +1,94 @@
+package pgstore
+
+import (
+	"context"
+	"time"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
+)
+
+// causeStatements are the statements of [driver.Causes].
+type causeStatements struct {
+	lockCauseless, setCauses string
+	countCauses, listCause   string
+}
+
+// newCauseStatements returns the statements. own is the condition of the rows
+// of a backlog, and columns are the columns of a dead letter. Index of dead
+// (cause, seq) INCLUDE (died_at); the index of backlog_dead begins with lane >>
+// 10.
+func newCauseStatements(r func(string) string, own, columns string) causeStatements {
+	return causeStatements{
+		// Rows that another transaction has locked are left for later, so this
+		// waits for no lock.
+		lockCauseless: r(`SELECT id, coalesce(last_error, '') FROM {dead} WHERE ` + own + ` AND cause IS NULL LIMIT $1::bigint FOR UPDATE SKIP LOCKED`),
+		// Primary key of dead.
+		setCauses: r(`UPDATE {dead} d SET cause = v.cause FROM unnest($1::uuid[], $2::text[]) AS v(id, cause) WHERE d.id = v.id AND ` + own),
+		countCauses: r(`SELECT coalesce(cause, ''), count(*), min(died_at), max(died_at) FROM {dead} WHERE ` + own + `
+GROUP BY cause ORDER BY count(*) DESC, coalesce(cause, '') COLLATE "C" LIMIT $1::bigint`),
+		listCause: r(`SELECT ` + columns + ` FROM {dead} WHERE ` + own + ` AND cause = $1::text AND seq > $2::bigint ORDER BY seq LIMIT $3::bigint`),
+	}
+}
+
+// NoteCauses implements [driver.Causes].
+func (c *core) NoteCauses(ctx context.Context, limit int) (int, error) {
+	var ids []waybill.ID
+	err := c.db.within(ctx, func(tx database) error {
+		var causes []string
+		var id waybill.ID
+		var text string
+		rows, err := tx.query(ctx, c.sql.lockCauseless, max(limit, 0))
+		err = collect(rows, err, func() error {
+			ids, causes = append(ids, id), append(causes, driver.CauseOf(text))
+			return nil
+		}, tx.scanID(&id), &text)
+		if err != nil || len(ids) == 0 {
+			return err
+		}
+		return tx.exec(ctx, c.sql.setCauses, tx.ids(ids), tx.texts(causes))
+	})
+	if err != nil {
+		return 0, c.explain(err)
+	}
+	return len(ids), nil
+}
+
+// CountCauses implements [driver.Causes].
+func (c *core) CountCauses(ctx context.Context, limit int) ([]driver.CauseCount, error) {
+	var out []driver.CauseCount
+	var n driver.CauseCount
+	var first, last instant
+	rows, err := c.db.query(ctx, c.sql.countCauses, max(limit, 0))
+	err = collect(rows, err, func() error {
+		n.First, n.Last = time.Time(first), time.Time(last)
+		out = append(out, n)
+		return nil
+	}, &n.ID, &n.Letters, &first, &last)
+	if err != nil {
+		return nil, c.explain(err)
+	}
+	return out, nil
+}
+
+// ListCause implements [driver.Causes].
+func (c *core) ListCause(ctx context.Context, cause string, after int64, limit int) ([]store.Record, error) {
+	state := store.Dead
+	return c.records(ctx, &state, nil, c.sql.listCause, cause, after, max(limit, 0))
+}
+
+// NoteCauses implements [driver.Causes].
+func (b *backlog) NoteCauses(ctx context.Context, limit int) (int, error) {
+	return b.core.NoteCauses(ctx, limit)
+}
+
+// CountCauses implements [driver.Causes].
+func (b *backlog) CountCauses(ctx context.Context, limit int) ([]driver.CauseCount, error) {
+	return b.core.CountCauses(ctx, limit)
+}
+
+// ListCause implements [driver.Causes].
+func (b *backlog) ListCause(ctx context.Context, cause string, after int64, limit int) ([]store.Record, error) {
+	return b.records(b.core.ListCause(ctx, cause, after, limit))
+}
