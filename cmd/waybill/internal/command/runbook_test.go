@@ -18,6 +18,7 @@ import (
 	"github.com/waybillhq/waybill/cmd/waybill/internal/connect"
 	"github.com/waybillhq/waybill/internal/docblock"
 	"github.com/waybillhq/waybill/internal/testserver"
+	"github.com/waybillhq/waybill/internal/testserver/manage"
 	"github.com/waybillhq/waybill/internal/testserver/private"
 	"github.com/waybillhq/waybill/relay"
 	"github.com/waybillhq/waybill/store"
@@ -31,6 +32,16 @@ type broken struct {
 	st  *connect.Store
 	row string
 	ran []string
+	// root is the folder of the repository.
+	root string
+}
+
+// server starts a server that the test may kill.
+func (b *broken) server(name string) manage.Server {
+	b.t.Helper()
+	b.t.Chdir(b.root)
+	defer b.t.Chdir(b.dir)
+	return private.Start(b.t, name)
 }
 
 var (
@@ -97,7 +108,7 @@ func (b *broken) finds(command string, options []string, causes ...string) {
 // them for six minutes.
 func (b *broken) ages() {
 	b.t.Helper()
-	_, err := b.st.SQL.ExecContext(b.t.Context(), "UPDATE waybill_outbox SET created_at = created_at - interval '6 minutes'")
+	_, err := b.st.SQL.ExecContext(b.t.Context(), "UPDATE "+b.database+".waybill_outbox SET created_at = created_at - interval '6 minutes'")
 	b.must(err)
 }
 
@@ -228,7 +239,7 @@ var symptoms = map[string]func(b *broken){
 		b.finds("stats", nil, "lag 6m")
 	},
 	"WaybillLag": func(b *broken) {
-		server := private.Start(b.t, testserver.PostgresName)
+		server := b.server(testserver.PostgresName)
 		b.environ[0] = "WAYBILL_STORE=" + server.DSN
 		b.must(server.Kill(b.t.Context()))
 		b.finds("doctor", nil, "store fail", "connection refused")
@@ -279,7 +290,7 @@ var symptoms = map[string]func(b *broken){
 		b.finds("stats", nil, "relay 0", "relay 1")
 	},
 	"WaybillDestinationPaused": func(b *broken) {
-		server := private.Start(b.t, testserver.RedisName)
+		server := b.server(testserver.RedisName)
 		u, err := url.Parse(server.DSN)
 		b.must(err)
 		b.environ = append(b.environ, "WAYBILL_SINK="+u.String())
@@ -339,18 +350,18 @@ var symptoms = map[string]func(b *broken){
 		b.finds("doctor", nil, "synchronous_commit is off: a crash rolls back transactions whose events were delivered")
 	},
 	"WaybillReconcileFailing": func(b *broken) {
-		b.must(os.WriteFile("waybill.yaml", []byte("jobs:\n  orders: {sql: SELECT id AS aggregate_id FROM no_such_table WHERE $1 < $2, type: OrderPlaced, aggregate-type: order}\n"), 0o600))
+		b.must(os.WriteFile("waybill.yaml", []byte("jobs:\n  orders: {sql: SELECT id AS aggregate_id FROM gone WHERE $1 < $2, type: OrderPlaced, aggregate-type: order}\n"), 0o600))
 		if out, _, code := b.run(b.t.Context(), []string{"reconcile", "run", "orders"}, ""); code == 0 {
 			b.t.Fatal(out)
 		}
-		b.finds("reconcile list", nil, "orders sql yes", "no_such_table")
+		b.finds("reconcile list", nil, "orders sql yes", `relation "gone"`)
 	},
 }
 
 // TestRunbook breaks what every row of docs/operating.md is about, runs the
 // commands that the row names, and finds the cause in their output.
 func TestRunbook(t *testing.T) {
-	rows := runbookRows(t)
+	rows, root := runbookRows(t), docblock.Root(t)
 	if len(rows) < 20 {
 		t.Errorf("docs/operating.md has %d rows", len(rows))
 	}
@@ -366,7 +377,7 @@ func TestRunbook(t *testing.T) {
 				t.Fatal("the row has no test")
 			}
 			s := newScript(t, "postgres")
-			b := &broken{script: s, st: s.open(), row: row}
+			b := &broken{script: s, st: s.open(), row: row, root: root}
 			t.Cleanup(func() { b.must(b.st.Close()) })
 			test(b)
 			if len(b.ran) == 0 {

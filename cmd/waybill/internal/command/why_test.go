@@ -94,8 +94,8 @@ func (s *script) send(st *connect.Store, aggregate string, n int) []waybill.ID {
 	return ids
 }
 
-// deliver runs a relay until stop is called or the test ends: with one sink that
-// has no name, or with destinations.
+// deliver runs a relay until stop is called or the test ends: with one sink
+// that has no name, or with destinations.
 func (s *script) deliver(st *connect.Store, to ...relay.Destination) (stop func()) {
 	s.t.Helper()
 	cfg := relay.Config{
