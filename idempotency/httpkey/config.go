@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/waybillhq/waybill/idempotency"
 	"github.com/waybillhq/waybill/internal/logkey"
 )
 
@@ -79,6 +80,18 @@ type Config struct {
 	// An error refuses the request. Defaults to allowing replays within the
 	// same scope.
 	AuthorizeReplay func(r *http.Request, info AuthorizeReplayInfo) error
+
+	// Hash returns the hash of all parts of a request that define it, such as
+	// [idempotency.HashFields] of the decoded body: for clients whose repeats
+	// differ in a part that has no meaning, such as a time. body is the whole
+	// body. An error refuses the request with 400. A body larger than MaxBody
+	// is compared as without Hash. Defaults to a hash of the method, the
+	// operation, the path, the query, the type and encoding of the content, and
+	// the body; see [idempotency.HashRequest].
+	Hash func(r *http.Request, body []byte) (idempotency.Hash, error)
+	// Lease returns how long the key of a request stays claimed after the death
+	// of its process; 0: the Lease of the keys. Defaults to that of the keys.
+	Lease func(*http.Request) time.Duration
 
 	// Retention is how long a repeat gets the answer, counted from its
 	// completion. Defaults to the Retention of the keys.

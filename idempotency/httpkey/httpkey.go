@@ -163,13 +163,23 @@ func (m *Middleware[T]) prepare(r *http.Request) (c *call, pass bool, refusal *p
 	if pass {
 		return c, true, nil
 	}
+	hash := idempotency.HashRequest(c.content(digest))
+	if m.cfg.Hash != nil && c.rest == nil {
+		if hash, err = m.cfg.Hash(r, c.body); err != nil {
+			m.cfg.Logger.WarnContext(r.Context(), "request refused: no hash", logkey.Operation, c.operation, logkey.Error, err)
+			return no(hashRefused)
+		}
+	}
 	operation := requestkey.Operation(c.operation)
 	if m.cfg.StrictRoutes {
 		operation = requestkey.AnyRoute
 	}
 	c.req = idempotency.Request{
-		TenantID: scope.Tenant, Operation: operation, Key: requestkey.Key(scope.Tenant, scope.Principal, operation, key), Hash: idempotency.HashRequest(c.content(digest)),
+		TenantID: scope.Tenant, Operation: operation, Key: requestkey.Key(scope.Tenant, scope.Principal, operation, key), Hash: hash,
 		Retention: m.cfg.Retention, WaitMax: m.cfg.WaitMax,
+	}
+	if m.cfg.Lease != nil {
+		c.req.Lease = m.cfg.Lease(r)
 	}
 	if err := c.req.Validate(); err != nil {
 		m.cfg.Logger.ErrorContext(r.Context(), "request refused", logkey.Operation, c.operation, logkey.Error, err)

@@ -55,6 +55,7 @@ var (
 	bodyTooLarge = refused(http.StatusRequestEntityTooLarge, "body-too-large", "Body is too large",
 		"The body is larger than the limit for comparing repeats.")
 	bodyUnreadable = refused(http.StatusBadRequest, "body-unreadable", "Body is incomplete", "The body ended early.")
+	hashRefused    = refused(http.StatusBadRequest, "content-refused", "Content cannot be compared", "The content of the request is not as this operation expects it.")
 	scopeRefused   = refused(http.StatusForbidden, "scope-refused", "Caller is unknown", "The owner of this key cannot be determined.")
 	methodRefused  = refused(http.StatusMethodNotAllowed, "method-not-allowed", "Method is not allowed", "This operation does not support this method.")
 	replayRefused  = problem{

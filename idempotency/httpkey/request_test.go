@@ -1,6 +1,8 @@
 package httpkey_test
 
 import (
+	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -9,10 +11,12 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/waybillhq/waybill/idempotency"
 	"github.com/waybillhq/waybill/idempotency/httpkey"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 	"github.com/waybillhq/waybill/store/memstore"
 )
 
@@ -417,4 +421,54 @@ func TestOtherContentInEveryState(t *testing.T) {
 	failed.post("u", `{"a":1}`, with("Effect", "yes"))
 	failed.want(failed.post("u", `{"a":2}`), http.StatusUnprocessableEntity, "key-reused")
 	failed.wantRuns(2)
+}
+
+// TestOwnHash: Config.Hash decides which requests are the same.
+func TestOwnHash(t *testing.T) {
+	type order struct {
+		SKU  string `json:"sku"`
+		Sent string `json:"sent"`
+	}
+	b := newEnv(t, setup{cfg: httpkey.Config{Hash: func(_ *http.Request, body []byte) (idempotency.Hash, error) {
+		var o order
+		if err := json.Unmarshal(body, &o); err != nil {
+			return "", err
+		}
+		return idempotency.HashFields(o, "sku")
+	}}})
+	if a := b.post(`"k"`, `{"sku":"tea","sent":"10:00"}`); a.status != http.StatusOK || a.replayed() {
+		t.Errorf("the first request: %+v", a)
+	}
+	if a := b.post(`"k"`, `{"sku":"tea","sent":"10:01"}`); a.status != http.StatusOK || !a.replayed() {
+		t.Errorf("a repeat: %+v", a)
+	}
+	if a := b.post(`"k"`, `{"sku":"coffee","sent":"10:00"}`); a.status != http.StatusUnprocessableEntity {
+		t.Errorf("another request: %+v", a)
+	}
+	if a := b.post(`"l"`, `tea`); a.status != http.StatusBadRequest {
+		t.Errorf("a body without a hash: %+v", a)
+	}
+	if n := b.runs.Load(); n != 1 {
+		t.Errorf("%d runs", n)
+	}
+}
+
+// TestLeaseOfARequest: Config.Lease is that of the claim.
+func TestLeaseOfARequest(t *testing.T) {
+	b := newEnv(t, setup{cfg: httpkey.Config{Lease: func(r *http.Request) time.Duration {
+		if r.Header.Get("Idempotency-Key") == `"long"` {
+			return time.Hour
+		}
+		return 0
+	}}})
+	got := map[string]bool{}
+	b.db.claim = func(ctx context.Context, c driver.KeyClaim) (store.KeyRecord, bool, error) {
+		got[c.Lease.String()] = true
+		return b.db.Keys.ClaimKey(ctx, c)
+	}
+	b.post(`"long"`, "")
+	b.post(`"short"`, "")
+	if !got["1h0m0s"] || !got["30s"] || len(got) != 2 {
+		t.Errorf("the leases are %v", got)
+	}
 }

@@ -53,6 +53,8 @@ require (
 	github.com/waybillhq/waybill/broker/rabbitbroker v0.0.0
 	github.com/waybillhq/waybill/broker/redisbroker v0.0.0
 	github.com/waybillhq/waybill/broker/watermillbridge v0.0.0
+	github.com/waybillhq/waybill/idempotency/echokey v0.0.0
+	github.com/waybillhq/waybill/idempotency/ginkey v0.0.0
 	github.com/waybillhq/waybill/idempotency/httpkey v0.0.0
 	github.com/waybillhq/waybill/observe/otelobserve v0.0.0
 	github.com/waybillhq/waybill/store/mysqlstore v0.0.0

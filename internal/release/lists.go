@@ -15,6 +15,8 @@ var released = []string{
 	"broker/watermillbridge",
 	"cmd/waybill",
 	"demo",
+	"idempotency/echokey",
+	"idempotency/ginkey",
 	"idempotency/grpckey",
 	"idempotency/httpkey",
 	"observe/otelobserve",

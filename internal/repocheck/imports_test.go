@@ -103,6 +103,8 @@ var rules = []struct {
 	{"dashboard", []string{".", "store", "observe", "admin", "internal/words"}},
 	{"idempotency/idemtest", []string{".", "store", "store/driver", "store/drivertest", "outbox", "idempotency"}},
 	{"idempotency/httpkey", []string{".", "idempotency", "internal/requestkey"}},
+	{"idempotency/ginkey", []string{"idempotency/httpkey"}},
+	{"idempotency/echokey", []string{"idempotency/httpkey"}},
 	{"idempotency/grpckey", []string{".", "idempotency", "internal/requestkey"}},
 	{"idempotency/jcs", []string{}},
 	{"idempotency", []string{".", "store", "store/driver", "observe", "idempotency/jcs", "internal/txrun", "internal/backoff", "internal/outage"}},

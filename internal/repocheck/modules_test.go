@@ -14,7 +14,7 @@ import (
 )
 
 // maxModules is the maximum number of modules in go.work.
-const maxModules = 17
+const maxModules = 19
 
 // testLibraries are the libraries that a released module may require only for
 // its tests, and the modules that may; nil stands for all.

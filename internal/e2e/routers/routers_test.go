@@ -15,6 +15,8 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/waybillhq/waybill/idempotency"
+	"github.com/waybillhq/waybill/idempotency/echokey"
+	"github.com/waybillhq/waybill/idempotency/ginkey"
 	"github.com/waybillhq/waybill/idempotency/httpkey"
 	"github.com/waybillhq/waybill/store/memstore"
 )
@@ -69,108 +71,94 @@ func chiRouter(t *testing.T, n *runs) http.Handler {
 	return r
 }
 
-// ginWriter makes a gin writer from the middleware's writer.
-type ginWriter struct {
-	gin.ResponseWriter
-	w      http.ResponseWriter
-	status int
-	size   int
-}
-
-func (g *ginWriter) Header() http.Header { return g.w.Header() }
-
-func (g *ginWriter) WriteHeader(status int) {
-	if status > 0 && g.status == 0 {
-		g.status = status
-		g.w.WriteHeader(status)
-	}
-}
-
-func (g *ginWriter) WriteHeaderNow() {
-	if g.status == 0 {
-		g.WriteHeader(http.StatusOK)
-	}
-}
-
-func (g *ginWriter) Write(p []byte) (int, error) {
-	g.WriteHeaderNow()
-	n, err := g.w.Write(p)
-	g.size += n
-	return n, err
-}
-
-func (g *ginWriter) WriteString(s string) (int, error) { return g.Write([]byte(s)) }
-func (g *ginWriter) Written() bool                     { return g.status != 0 }
-func (g *ginWriter) Status() int                       { return max(g.status, http.StatusOK) }
-func (g *ginWriter) Size() int                         { return g.size }
-func (g *ginWriter) Flush()                            { _ = http.NewResponseController(g.w).Flush() }
-
-// onceGin is the recipe for gin: the rest of the chain runs inside the
-// middleware, with its writer and its request.
-func onceGin(m once) gin.HandlerFunc {
-	return func(c *gin.Context) {
-		outer, request := c.Writer, c.Request
-		ran := false
-		m.Wrap(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			ran = true
-			c.Writer, c.Request = &ginWriter{ResponseWriter: outer, w: w}, r
-			defer func() { c.Writer, c.Request = outer, request }()
-			c.Next()
-		})).ServeHTTP(outer, request)
-		if !ran {
-			c.Abort() // answered by a stored answer, or refused
-		}
-	}
-}
-
 func ginRouter(t *testing.T, n *runs) http.Handler {
 	gin.SetMode(gin.ReleaseMode)
-	// gin does not set the request's pattern: method and path
 	m := newOnce(t, nil)
 	r := gin.New()
-	r.POST("/orders", onceGin(m), func(c *gin.Context) {
+	create := func(c *gin.Context) {
 		c.Header("Location", "/orders/1")
 		c.String(http.StatusCreated, "order %d", n.Add(1))
-	})
-	r.POST("/orders/:id/pay", onceGin(m), func(c *gin.Context) { c.String(http.StatusCreated, "order %d", n.Add(1)) })
-	r.POST("/tx", gin.WrapH(m.WrapTx(n.createTx)))
-	r.POST("/fail", onceGin(m), func(*gin.Context) { n.Add(1); panic(http.ErrAbortHandler) })
-	return r
-}
-
-// onceEcho is the recipe for echo. Its errors become responses inside the
-// middleware, so that they are stored, or the key is released.
-func onceEcho(m once) echo.MiddlewareFunc {
-	return func(next echo.HandlerFunc) echo.HandlerFunc {
-		return func(c echo.Context) error {
-			outer, request := c.Response(), c.Request()
-			m.Wrap(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				c.SetResponse(echo.NewResponse(w, c.Echo()))
-				c.SetRequest(r)
-				defer func() {
-					c.SetResponse(outer)
-					c.SetRequest(request)
-				}()
-				if err := next(c); err != nil {
-					c.Error(err)
-				}
-			})).ServeHTTP(outer, request)
-			return nil
-		}
 	}
+	r.POST("/orders", ginkey.Wrap(m), create)
+	r.POST("/orders/:id/pay", ginkey.Wrap(m), create)
+	r.POST("/tx", ginkey.WrapTx(m, func(c *gin.Context, tx *memstore.Tx) error {
+		if tx == nil {
+			t.Error("no transaction")
+		}
+		create(c)
+		return nil
+	}))
+	r.POST("/refuse/:id", ginkey.WrapTx(m, func(c *gin.Context, _ *memstore.Tx) error {
+		n.Add(1)
+		c.JSON(http.StatusNotFound, gin.H{"missing": c.Param("id")})
+		return errors.New("no such order")
+	}))
+	r.POST("/empty", ginkey.Wrap(m), func(c *gin.Context) { n.Add(1); c.Status(http.StatusAccepted) })
+	r.POST("/fail", ginkey.Wrap(m), func(*gin.Context) { n.Add(1); panic(http.ErrAbortHandler) })
+	return r
 }
 
 func echoRouter(t *testing.T, n *runs) http.Handler {
 	m := newOnce(t, nil)
 	e := echo.New()
-	e.POST("/orders", func(c echo.Context) error {
+	create := func(c echo.Context) error {
 		c.Response().Header().Set("Location", "/orders/1")
 		return c.String(http.StatusCreated, fmt.Sprintf("order %d", n.Add(1)))
-	}, onceEcho(m))
-	e.POST("/orders/:id/pay", func(c echo.Context) error { return c.String(http.StatusCreated, fmt.Sprintf("order %d", n.Add(1))) }, onceEcho(m))
-	e.POST("/tx", echo.WrapHandler(m.WrapTx(n.createTx)))
-	e.POST("/fail", func(echo.Context) error { n.Add(1); return errors.New("no luck") }, onceEcho(m))
+	}
+	e.POST("/orders", create, echokey.Wrap(m))
+	e.POST("/orders/:id/pay", create, echokey.Wrap(m))
+	e.POST("/tx", echokey.WrapTx(m, func(c echo.Context, tx *memstore.Tx) error {
+		if tx == nil {
+			t.Error("no transaction")
+		}
+		return create(c)
+	}))
+	e.POST("/refuse/:id", echokey.WrapTx(m, func(c echo.Context, _ *memstore.Tx) error {
+		n.Add(1)
+		return echo.NewHTTPError(http.StatusNotFound, map[string]string{"missing": c.Param("id")})
+	}))
+	e.POST("/empty", func(c echo.Context) error { n.Add(1); return c.NoContent(http.StatusAccepted) }, echokey.Wrap(m))
+	e.POST("/fail", func(echo.Context) error { n.Add(1); return errors.New("no luck") }, echokey.Wrap(m))
 	return e
+}
+
+// TestContexts: a handler of gin and echo gets its own context, with the
+// parameters of the route; its error rolls back and is the response, and its
+// key is free again. A status without a body is stored, too.
+func TestContexts(t *testing.T) {
+	for name, router := range map[string]func(*testing.T, *runs) http.Handler{"gin": ginRouter, "echo": echoRouter} {
+		t.Run(name, func(t *testing.T) {
+			n := &runs{}
+			server := httptest.NewServer(router(t, n))
+			defer server.Close()
+			for range 2 {
+				a, err := post(t, server.URL+"/refuse/17", `"k"`, "{}")
+				if err != nil || a.status != http.StatusNotFound || strings.TrimSpace(a.body) != `{"missing":"17"}` || a.replayed {
+					t.Errorf("%+v, %v", a, err)
+				}
+			}
+			if n.Load() != 2 {
+				t.Errorf("%d runs, want 2: nothing was stored", n.Load())
+			}
+			for i := range 2 {
+				a, err := post(t, server.URL+"/empty", `"e"`, "{}")
+				if err != nil || a.status != http.StatusAccepted || a.replayed != (i == 1) {
+					t.Errorf("a status without a body: %+v, %v", a, err)
+				}
+			}
+			if n.Load() != 3 {
+				t.Errorf("%d runs, want 3", n.Load())
+			}
+			// The same key at another resource of the route is the same key of
+			// the operation, with another request.
+			if _, err := post(t, server.URL+"/orders/1/pay", `"p"`, "{}"); err != nil {
+				t.Error(err)
+			}
+			if a, err := post(t, server.URL+"/orders/2/pay", `"p"`, "{}"); err != nil || a.status != http.StatusUnprocessableEntity {
+				t.Errorf("the operation is not the route: %+v, %v", a, err)
+			}
+		})
+	}
 }
 
 // netRouter is net/http's own, for comparison.

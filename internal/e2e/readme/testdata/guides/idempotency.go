@@ -4,11 +4,15 @@ import (
 	"context"
 	"net/http"
 
+	"github.com/gin-gonic/gin"
 	"github.com/jackc/pgx/v5"
+	"github.com/labstack/echo/v4"
 	"google.golang.org/grpc"
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/idempotency"
+	"github.com/waybillhq/waybill/idempotency/echokey"
+	"github.com/waybillhq/waybill/idempotency/ginkey"
 	"github.com/waybillhq/waybill/idempotency/grpckey"
 	"github.com/waybillhq/waybill/idempotency/httpkey"
 	"github.com/waybillhq/waybill/outbox"
@@ -51,9 +55,13 @@ func _(keys *idempotency.Keys[pgx.Tx], mux *http.ServeMux, userOf func(context.C
 	//block:3
 }
 
+func _(once *httpkey.Middleware[pgx.Tx], r *gin.Engine, e *echo.Echo) {
+	//block:4
+}
+
 func _(
 	keys *idempotency.Keys[pgx.Tx], tenantOf func(context.Context) (grpckey.Scope, error), authenticate grpc.UnaryServerInterceptor,
 	shop struct{ Orders_Create_FullMethodName string },
 ) {
-	//block:4
+	//block:5
 }
