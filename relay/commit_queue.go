@@ -130,6 +130,13 @@ func (q *hotQueue) take(fn func([]driver.Commit)) {
 	q.mu.Unlock()
 }
 
+// waits reports whether a commit waits for the engine.
+func (q *hotQueue) waits() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return len(q.commits) > 0
+}
+
 // done frees the room of n events.
 func (q *hotQueue) done(n int) { q.depth.Add(-int64(n)) }
 

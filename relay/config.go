@@ -65,6 +65,11 @@ type Config struct {
 	// BackoffSeries, if not empty, replaces the computed delays, without
 	// jitter. The last delay repeats. Defaults to none.
 	BackoffSeries []time.Duration
+	// Backoff, if not nil, returns the delay after the nth failed attempt,
+	// counted from 1, and replaces BackoffBase, BackoffMax and BackoffSeries. A
+	// negative delay counts as 0. It is called from one goroutine and must not
+	// block. Defaults to nil.
+	Backoff func(attempt int) time.Duration
 	// UnknownGrace is how long an event without a handler is deferred, counted
 	// from the time when it was written: a rolling deploy may add the handler.
 	// Defaults to 0: the event becomes a dead letter at once.

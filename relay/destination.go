@@ -46,13 +46,14 @@ type Destination struct {
 	// fewer until it has accepted events for a while.
 	Rate float64
 
-	// MaxAttempts, BackoffBase, BackoffMax, BackoffSeries, UnknownGrace, OnDead
-	// and DeliverTimeout replace the fields of the same name in [Config].
-	// Default to those. [Continue] is the zero value: Block in the Config
-	// applies to every destination.
+	// MaxAttempts, BackoffBase, BackoffMax, BackoffSeries, Backoff,
+	// UnknownGrace, OnDead and DeliverTimeout replace the fields of the same
+	// name in [Config]. Default to those. [Continue] is the zero value: Block
+	// in the Config applies to every destination.
 	MaxAttempts             int
 	BackoffBase, BackoffMax time.Duration
 	BackoffSeries           []time.Duration
+	Backoff                 func(attempt int) time.Duration
 	UnknownGrace            time.Duration
 	OnDead                  OnDead
 	DeliverTimeout          time.Duration
@@ -82,6 +83,9 @@ func (d Destination) complete(cfg Config) (Destination, error) {
 	d.UnknownGrace = cmp.Or(d.UnknownGrace, cfg.UnknownGrace)
 	d.OnDead = cmp.Or(d.OnDead, cfg.OnDead)
 	d.DeliverTimeout = cmp.Or(d.DeliverTimeout, cfg.DeliverTimeout)
+	if d.Backoff == nil && d.BackoffBase == 0 && d.BackoffMax == 0 && d.BackoffSeries == nil {
+		d.Backoff = cfg.Backoff
+	}
 	if d.BackoffSeries == nil {
 		d.BackoffSeries = cfg.BackoffSeries
 	}
@@ -190,5 +194,5 @@ func (d *Destination) ledgerConfig(cfg Config) ledger.Config {
 
 // backoff returns the delay after the nth failure.
 func (d *Destination) backoff() func(int) time.Duration {
-	return delays{base: d.BackoffBase, max: d.BackoffMax, series: d.BackoffSeries}.after
+	return delays{base: d.BackoffBase, max: d.BackoffMax, series: d.BackoffSeries, own: d.Backoff}.after
 }

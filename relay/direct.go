@@ -288,6 +288,7 @@ func (t *target) judge(it *ledger.Item, d *waybill.Delivery, err error, took tim
 	class, delay := waybill.Classify(err)
 	t.adapt(err, now)
 	if class == waybill.ClassDone {
+		t.queue.delivered(it, took)
 		t.breaker.passed()
 		if e.observe.Delivered != nil {
 			e.observe.Delivered(observe.DeliveredInfo{Delivery: d, Took: took, Age: e.main.ledger.Age(it, now), Destination: t.Name})

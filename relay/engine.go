@@ -63,6 +63,9 @@ type engine struct {
 	timer    *time.Timer
 	stopping bool
 	stopBy   time.Time
+	once     *onceRun // nil: until the context ends
+
+	asks chan chan<- Health
 }
 
 func newEngine(db database, sink waybill.Sink, cfg Config) *engine {
@@ -94,9 +97,9 @@ func newBareEngine(db database, cfg Config) *engine {
 		node:   store.Node{ID: waybill.NewID(), Relay: cfg.Name},
 		source: db.Local(), ended: make(chan struct{}),
 		pages: make(chan readReply, 1), answers: make(chan settleReply, 1), results: make(chan *job, cfg.Workers),
-		lateAnswers: make(chan answer),
-		commits:     newHotQueue(cfg),
-		timer:       time.NewTimer(0),
+		lateAnswers: make(chan answer), asks: make(chan chan<- Health),
+		commits: newHotQueue(cfg),
+		timer:   time.NewTimer(0),
 	}
 	e.check.jobs, e.check.replies = make(chan checkJob, 1), make(chan checkReply, 1)
 	e.database = outage.New(cfg.Logger, "the database")
@@ -129,7 +132,7 @@ func ledgerConfig(cfg Config) ledger.Config {
 		MaxAttempts: cfg.MaxAttempts, UnknownGrace: cfg.UnknownGrace, Block: cfg.OnDead == Block,
 		PollInterval: cfg.PollInterval, SweepInterval: cfg.SweepInterval, Linger: cfg.Linger,
 		History: cfg.HistoryRetention > 0,
-		Backoff: delays{base: cfg.BackoffBase, max: cfg.BackoffMax, series: cfg.BackoffSeries}.after,
+		Backoff: delays{base: cfg.BackoffBase, max: cfg.BackoffMax, series: cfg.BackoffSeries, own: cfg.Backoff}.after,
 	}
 }
 
@@ -145,6 +148,9 @@ func (e *engine) run(ctx context.Context) error {
 			return err
 		}
 		e.act()
+		if e.once != nil {
+			e.once.check(e)
+		}
 		e.schedule()
 		select {
 		case j := <-e.results:
@@ -160,6 +166,8 @@ func (e *engine) run(ctx context.Context) error {
 			e.finishCheck(r)
 		case r := <-e.member.replies:
 			e.finishMember(r)
+		case ask := <-e.asks:
+			ask <- e.health(time.Now())
 		case <-e.commits.signal:
 			// While many events are read anyway, the next read takes the
 			// notifications too: waking up for each one costs more.

@@ -37,6 +37,9 @@ type membership struct {
 	start   time.Time
 
 	want []int // lanes to acquire
+	// share is the number of lanes that this node owns if it acquires all that
+	// it wants.
+	share int
 
 	claimed bool // the outbox remembers this relay's sink; used only by the member worker
 }
@@ -380,6 +383,7 @@ func (e *engine) rebalance(view store.Membership, now time.Time) {
 	}
 	rand.Shuffle(len(free), func(i, j int) { free[i], free[j] = free[j], free[i] })
 	e.member.want = free[:max(min(len(free), fair-owned), 0)]
+	e.member.share = owned + len(e.member.want)
 }
 
 // drainSurplus drains the lanes that are more than this node's share, and

@@ -25,6 +25,7 @@ type Relay struct {
 	to      []Destination // of a relay with several destinations
 	cfg     Config
 	running atomic.Bool
+	engine  atomic.Pointer[engine] // while the relay runs
 }
 
 // database is the part of a store that a relay uses. Its fields other than
@@ -121,7 +122,10 @@ var errRunning = errors.New("relay: already running")
 // ([waybill.ErrOtherRelay]), the outbox remembers another sink
 // ([waybill.ErrOtherSink]), or this relay is already running. Run logs later
 // failures of the database and continues when the database is available again.
-func (r *Relay) Run(ctx context.Context) error {
+func (r *Relay) Run(ctx context.Context) error { return r.work(ctx, nil) }
+
+// work is Run, or Once if once is not nil.
+func (r *Relay) work(ctx context.Context, once *onceRun) error {
 	if r.running.Swap(true) {
 		return errRunning
 	}
@@ -135,6 +139,11 @@ func (r *Relay) Run(ctx context.Context) error {
 	} else {
 		e = newEngineTo(r.db, r.to, r.cfg)
 	}
+	if e.once = once; once != nil {
+		e.cfg.PurgeInterval = -1
+	}
+	r.engine.Store(e)
+	defer r.engine.Store(nil)
 	e.log.Info("relay started", slog.String(logkey.Node, e.node.ID.String()))
 	stop := e.start(ctx)
 	err := e.run(ctx)

@@ -211,6 +211,7 @@ func (q *queue) finishDelivery(it *ledger.Item, d *waybill.Delivery, err error, 
 	switch {
 	case v.Ignored:
 	case v.Class == waybill.ClassDone:
+		q.delivered(it, took)
 		if q.to != nil {
 			q.to.breaker.passed()
 		}
@@ -223,6 +224,14 @@ func (q *queue) finishDelivery(it *ledger.Item, d *waybill.Delivery, err error, 
 		if e.observe.Failed != nil {
 			e.observe.Failed(observe.FailedInfo{Delivery: d, Class: v.Class, Err: err, Took: took, Destination: q.name()})
 		}
+	}
+}
+
+// delivered logs a delivery at DEBUG. A call that had several events took the
+// same time for each.
+func (q *queue) delivered(it *ledger.Item, took time.Duration) {
+	if q.e.log.Enabled(context.Background(), slog.LevelDebug) {
+		q.event(slog.LevelDebug, "event delivered", it, nil, slog.Duration(logkey.Took, took))
 	}
 }
 

@@ -60,6 +60,8 @@ const (
 	Since = "since"
 	// Duration is how long an outage has lasted.
 	Duration = "duration"
+	// Took is how long a call of a sink took.
+	Took = "took"
 	// Failures is the number of failures of an outage.
 	Failures = "failures"
 )
