@@ -110,29 +110,38 @@ func (f *cronField) parse(text string) (bits uint64, err error) {
 				return 0, fmt.Errorf("step %q is not a positive number", stepText)
 			}
 		}
-		first, last := f.min, f.max
-		if span != "*" {
-			from, to, ranged := strings.Cut(span, "-")
-			if first, err = f.value(from); err != nil {
-				return 0, err
-			}
-			switch {
-			case ranged:
-				if last, err = f.value(to); err != nil {
-					return 0, err
-				}
-			case !stepped:
-				last = first
-			}
-		}
-		if first > last {
-			return 0, fmt.Errorf("%q ends before it begins", span)
+		first, last, err := f.span(span, stepped)
+		if err != nil {
+			return 0, err
 		}
 		for v := first; v <= last; v += step {
 			bits |= 1 << v
 		}
 	}
 	return bits, nil
+}
+
+// span returns the first and the last value of "*", a value or a range. A value
+// with a step is a range to the end of the field.
+func (f *cronField) span(text string, stepped bool) (first, last int, err error) {
+	if text == "*" {
+		return f.min, f.max, nil
+	}
+	from, to, ranged := strings.Cut(text, "-")
+	if first, err = f.value(from); err != nil {
+		return 0, 0, err
+	}
+	last = first
+	switch {
+	case ranged:
+		last, err = f.value(to)
+	case stepped:
+		last = f.max
+	}
+	if err == nil && first > last {
+		err = fmt.Errorf("%q ends before it begins", text)
+	}
+	return first, last, err
 }
 
 // value returns the number of a value.
