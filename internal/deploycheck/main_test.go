@@ -8,10 +8,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/moby/buildkit/frontend/dockerfile/instructions"
 )
 
 // deploy is the folder of the files.
@@ -30,22 +33,33 @@ func TestMain(m *testing.M) {
 
 var scratch string
 
-// buildOnce builds the program with the versions of a release, which another
-// test has compiled already.
+// What the Dockerfile is given as the version and the commit.
+const testVersion, testCommit = "v0.7.0", "0123456789abcdef"
+
+// buildOnce builds the program as the Dockerfile does: it runs the command of
+// the first stage, in the checkout and with another folder for /out.
 var buildOnce = sync.OnceValues(func() (string, error) {
-	root, err := filepath.Abs("../..")
+	build, _, err := stages()
 	if err != nil {
 		return "", err
 	}
-	file := filepath.Join(scratch, "waybill")
-	cmd := exec.CommandContext(context.Background(), "go", "run", "./internal/release/cmd/release", "go", "cmd/waybill",
-		"go", "build", "-ldflags=-s -w", "-o", file, ".")
-	cmd.Dir, cmd.Env = root, append(os.Environ(), "GOWORK=off", "CGO_ENABLED=0", "GOFLAGS=-buildvcs=false -trimpath")
+	cmd := exec.CommandContext(context.Background(), "sh", "-eu", "-c")
+	cmd.Dir, cmd.Env = "../..", append(os.Environ(), "TARGETOS="+runtime.GOOS, "TARGETARCH="+runtime.GOARCH, "VERSION="+testVersion, "COMMIT="+testCommit)
+	for _, c := range build.Commands {
+		switch c := c.(type) {
+		case *instructions.EnvCommand:
+			for _, pair := range c.Env {
+				cmd.Env = append(cmd.Env, pair.Key+"="+strings.Trim(pair.Value, `"`))
+			}
+		case *instructions.RunCommand:
+			cmd.Args = append(cmd.Args, strings.ReplaceAll(strings.Join(c.CmdLine, " "), "/out/", scratch+"/"))
+		}
+	}
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		return "", fmt.Errorf("%s: %w\n%s", cmd, err, out)
 	}
-	return file, nil
+	return filepath.Join(scratch, "waybill"), nil
 })
 
 // program returns the path of the program of this checkout.
