@@ -17,6 +17,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/cmd/waybill/internal/command"
+	"github.com/waybillhq/waybill/cmd/waybill/internal/soak"
 	"github.com/waybillhq/waybill/inbox"
 	"github.com/waybillhq/waybill/internal/eventfill"
 	"github.com/waybillhq/waybill/store"
@@ -336,6 +337,9 @@ func testServeLooksAfterACapturedOutbox(t *testing.T, kind string) {
 const asProgram = "WAYBILL_TEST_AS_PROGRAM"
 
 func TestMain(m *testing.M) {
+	if soak.IsChild(os.Environ()) {
+		os.Exit(command.Run(context.Background(), os.Args[1:], command.Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr, Environ: os.Environ()}))
+	}
 	if os.Getenv(asProgram) != "" {
 		os.Exit(command.Run(context.Background(), os.Args[1:], command.Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}))
 	}

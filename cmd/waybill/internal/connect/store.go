@@ -61,6 +61,8 @@ type Store struct {
 	// SQL is the underlying database, for queries that the store does not
 	// provide.
 	SQL *sql.DB
+	// InSQL are the roles for transactions of SQL.
+	InSQL driver.Roles[*sql.Tx]
 	// Send writes events in their own transaction.
 	Send func(ctx context.Context, evs ...waybill.Event) ([]outbox.Receipt, error)
 	// Reconciler returns a reconciler for jobs on the store.
@@ -104,6 +106,15 @@ func OpenStore(ctx context.Context, cfg settings.Store, create bool) (*Store, er
 		return nil, err
 	}
 	return s, nil
+}
+
+// StoreKind returns the kind of a store's address.
+func StoreKind(cfg settings.Store) (string, error) {
+	u, err := storeURL(cfg)
+	if err != nil {
+		return "", err
+	}
+	return u.Scheme, nil
 }
 
 // storeURL parses a store's address.
@@ -204,6 +215,15 @@ func newStore[T any](kind string, handle *sql.DB, db driver.Store[T], closers ..
 	return s, nil
 }
 
+// newSQLStore is newStore for a store whose transactions are those of SQL.
+func newSQLStore(kind string, handle *sql.DB, db driver.Store[*sql.Tx], closers ...func() error) (*Store, error) {
+	s, err := newStore(kind, handle, db, closers...)
+	if err == nil {
+		s.InSQL = db.Driver()
+	}
+	return s, err
+}
+
 func openPostgres(ctx context.Context, cfg settings.Store) (*Store, error) {
 	const form = "write postgres://user:password@host:port/database?sslmode=…"
 	pc, err := pgxpool.ParseConfig(cfg.URL.Reveal())
@@ -227,7 +247,11 @@ func openPostgres(ctx context.Context, cfg settings.Store) (*Store, error) {
 		return nil, wrongNames(err)
 	}
 	handle := stdlib.OpenDBFromPool(pool)
-	return newStore[pgx.Tx](Postgres, handle, db, handle.Close, func() error { pool.Close(); return nil })
+	s, err := newStore[pgx.Tx](Postgres, handle, db, handle.Close, func() error { pool.Close(); return nil })
+	if err == nil {
+		s.InSQL = db.SQL(handle).Driver()
+	}
+	return s, err
 }
 
 // wrongNames reports a prefix, a schema or a number of lanes that the store
@@ -291,7 +315,7 @@ func openMySQL(cfg settings.Store, u *url.URL) (*Store, error) {
 		_ = handle.Close()
 		return nil, wrongNames(err)
 	}
-	return newStore[*sql.Tx](MySQL, handle, db, handle.Close)
+	return newSQLStore(MySQL, handle, db, handle.Close)
 }
 
 func openSQLite(cfg settings.Store, create bool) (*Store, error) {
@@ -316,7 +340,7 @@ func openSQLite(cfg settings.Store, create bool) (*Store, error) {
 	if err != nil {
 		return nil, hint.New("check that it is a SQLite file, and that the file and its folder are writable", "file %s %w: %w", path, ErrUnreachable, err)
 	}
-	return newStore[*sql.Tx](SQLite, db.DB(), db, db.Close)
+	return newSQLStore(SQLite, db.DB(), db, db.Close)
 }
 
 // MigrationSQL returns the script that creates a store's tables. It does not
