@@ -193,7 +193,9 @@ func (s *session) fetch(n int, fn func(*driver.Incoming)) error {
 	if err != nil {
 		return err
 	}
+	last := time.Now()
 	for msg := range batch.Messages() {
+		last = time.Now()
 		in, err := incoming(msg)
 		if err != nil {
 			return err
@@ -208,8 +210,19 @@ func (s *session) fetch(n int, fn func(*driver.Incoming)) error {
 	if err := batch.Error(); err != nil && !errors.Is(err, nats.ErrTimeout) {
 		return err
 	}
+	if time.Since(last) > s.s.fetchFor+answerWait {
+		return errUnanswered
+	}
 	return nil
 }
+
+// answerWait is how much longer than the server the client waits for the end of
+// a fetch, at least. The client then drops messages that arrive later, and
+// reports nothing: a process that was paused, or a network that was slow, loses
+// the messages that were under way. Only a new session waits for them.
+const answerWait = 500 * time.Millisecond
+
+var errUnanswered = errors.New("natsbroker: the server did not end a fetch in time")
 
 func incoming(msg jetstream.Msg) (*driver.Incoming, error) {
 	meta, err := msg.Metadata()

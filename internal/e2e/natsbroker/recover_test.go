@@ -238,6 +238,49 @@ func TestConnectionComesBackInAFetch(t *testing.T) {
 	o.check(got)
 }
 
+// A connection that transmits nothing for a while, as that of a process that
+// was paused, loses the messages of a fetch that the client has given up: newer
+// messages wait for them.
+func TestMessagesArriveAfterTheirFetch(t *testing.T) {
+	t.Parallel()
+	o := newTakeOver(t)
+	p := startProxy(t, o.url)
+	conn, err := nats.Connect(p.url(), nats.ReconnectBufSize(-1), nats.MaxReconnects(-1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(conn.Close)
+	through, err := natsbroker.New(t.Context(), conn, natsbroker.Config{Stream: "orders"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	src, err := through.Source(natsbroker.SourceConfig{Durable: "billing", AckWait: 8 * shortWait})
+	if err != nil {
+		t.Fatal(err)
+	}
+	fetchFor(src, 4*time.Second)
+	got := &seen{}
+	runSource(t, src, got)
+	is := func(ok func(*jetstream.ConsumerInfo) bool) func() bool {
+		return func() bool {
+			info, err := o.before.Info(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			return ok(info)
+		}
+	}
+	await(t, "its fetch", is(func(i *jetstream.ConsumerInfo) bool { return i.NumWaiting == 1 }))
+	sent := conn.Stats().OutMsgs
+	p.freeze()
+	o.publish(3)
+	await(t, "the server has sent them", is(func(i *jetstream.ConsumerInfo) bool { return i.NumAckPending == 3 }))
+	await(t, "the client's next request, because it has given the fetch up", func() bool { return conn.Stats().OutMsgs > sent })
+	p.thaw()
+	o.publish(3)
+	o.check(got)
+}
+
 // fetchFor sets the duration of every fetch of a source. Only tests need
 // another duration, so the field is not exported.
 func fetchFor(src *natsbroker.Source, d time.Duration) {
