@@ -91,7 +91,7 @@ func (h *history) check() []Finding {
 		c.request(string(rune('0'+r[0])), r[1])
 	}
 	c.finish()
-	return c.findings.sorted()
+	return c.sorted()
 }
 
 // of returns the note of a kind about an event.
@@ -211,12 +211,10 @@ func TestEverySabotageHasAPromise(t *testing.T) {
 		t.Errorf("%d kinds of sabotage, want at least 12", len(sabotages))
 	}
 	for kind, s := range sabotages {
-		known := slices.ContainsFunc(promises, func(p struct {
-			name Promise
-			text string
-		}) bool {
-			return p.name == s.promise
-		})
+		known := false
+		for _, p := range promises {
+			known = known || p.name == s.promise
+		}
 		if s.role == "" || !known {
 			t.Errorf("%s: role %q, promise %q", kind, s.role, s.promise)
 		}

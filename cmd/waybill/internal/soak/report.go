@@ -120,7 +120,7 @@ func (w *world) report(c *checker) *Report {
 			w.cfg.Rate, w.cfg.FaultEvery.String(), w.cfg.Lease.String(), len(w.fleet.ofRole(roleRelay)), len(w.fleet.ofRole(roleProducer)),
 			len(w.fleet.ofRole(roleConsumer)), len(w.fleet.ofRole(roleRequester)),
 		},
-		Sabotage: w.cfg.Sabotage, Spoiled: t.spoiled[:min(len(t.spoiled), kept)], Findings: append([]Finding{}, t.findings.sorted()...),
+		Sabotage: w.cfg.Sabotage, Spoiled: t.spoiled[:min(len(t.spoiled), kept)], Findings: append([]Finding{}, t.sorted()...),
 		Faults: maps.Clone(w.faults), Errors: t.errors, Outages: append([]*outage{}, w.outages...), Latency: percentiles(&c.latency),
 		Duplicates: Repeats{t.duplicates, t.bound, t.received - t.distinct},
 	}

@@ -64,7 +64,7 @@ func (w *world) state() string {
 	t := w.tally
 	return fmt.Sprintf("%6s %-5s committed %d, rolled back %d, published %d, received %d, requests %d, again %d of at most %d, faults %d, findings %d%s",
 		time.Since(w.started).Round(time.Second), w.phase, t.committed, t.rolledBack, t.published, t.distinct, len(t.requests), t.duplicates, t.bound, faults,
-		len(t.findings.list), down)
+		len(t.list), down)
 }
 
 // verdict prints the report.
