@@ -251,7 +251,7 @@ func TestComposeServes(t *testing.T) {
 	rest := make(chan struct{})
 	go func() {
 		defer close(rest)
-		for log.Scan() { //nolint:revive // the pipe must not fill
+		for log.Scan() { // the pipe must not fill
 		}
 	}()
 	roots := x509.NewCertPool()

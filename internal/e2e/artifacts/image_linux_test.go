@@ -336,7 +336,7 @@ func (l *lines) find(t *testing.T, match func(line string) string) string {
 
 // drain reads the rest of the stream.
 func (l *lines) drain() {
-	for range l.next { //nolint:revive // until the process ends
+	for range l.next { // until the process ends
 	}
 }
 
