@@ -211,11 +211,11 @@ const (
 
 	fillHistory = `INSERT INTO {s}.waybill_history (lane, seq, id, type, aggregate_type, aggregate_id, tenant_id, topic, schema_version, occurred_at, priority,
 	content_type, payload, created_at, attempts, replay, done_at)
-SELECT n % 32, n, ` + boardID + `, 'Type' || n % 20, 'order', (n / 5)::text, 'tenant' || n % 50, 'Type' || n % 20, 1, ` + boardAt + `, 0,
+SELECT n %% 32, n, ` + boardID + `, 'Type' || n %% 20, 'order', (n / 5)::text, 'tenant' || n %% 50, 'Type' || n %% 20, 1, ` + boardAt + `, 0,
 	'application/json', convert_to(repeat('x', 200), 'UTF8'), ` + boardAt + `, 0, 0, ` + boardAt + ` FROM generate_series(1, %[1]d) n`
 	fillDead = `INSERT INTO {s}.waybill_dead (lane, seq, id, type, aggregate_type, aggregate_id, tenant_id, topic, schema_version, occurred_at, priority,
 	content_type, payload, created_at, attempts, replay, holds, last_error, died_at)
-SELECT n % 32, n + 1000000000, ` + boardID + `, 'Type' || n % 20, 'order', (n / 5)::text, 'tenant' || n % 50, 'Type' || n % 20, 1, ` + boardAt + `, 0,
+SELECT n %% 32, n + 1000000000, ` + boardID + `, 'Type' || n %% 20, 'order', (n / 5)::text, 'tenant' || n %% 50, 'Type' || n %% 20, 1, ` + boardAt + `, 0,
 	'application/json', convert_to(repeat('x', 200), 'UTF8'), ` + boardAt + `, 10, 0, false, 'status 422: customer ' || n || ' is unknown', ` + boardAt + ` FROM generate_series(1, %[1]d) n`
 )
 
