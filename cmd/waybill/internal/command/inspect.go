@@ -303,12 +303,12 @@ func (a *app) printJourney(v view.Journey, j admin.Journey, payload bool) error 
 	return nil
 }
 
-// printWhy prints why an event has not arrived. Lines are not wrapped: commands
-// are copied.
+// printWhy prints why an event has not arrived. A command stays on one line,
+// because it is copied.
 func (a *app) printWhy(why []view.Reason) {
 	fmt.Fprintln(a.Out)
 	for _, r := range why {
-		fmt.Fprintln(a.Out, "why  "+plain(r.Text))
+		fmt.Fprintln(a.Out, "why  "+strings.Join(wrap(plain(r.Text), tableWidth-5), "\n     "))
 		for _, c := range r.Commands {
 			fmt.Fprintln(a.Out, "     "+plain(c))
 		}

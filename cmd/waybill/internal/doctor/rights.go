@@ -3,13 +3,15 @@ package doctor
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 )
 
 // lacking are the rights that an account lacks.
 type lacking struct {
-	// grants are the statements that grant them.
-	grants []string
+	// rights are those that lack, by table or sequence.
+	rights map[string][]string
 	// texts name them.
 	texts []string
 	// reads means that it may read everything, and writes that it may write
@@ -17,14 +19,15 @@ type lacking struct {
 	reads, writes bool
 }
 
-// judge returns the finding about the rights of an account.
-func (l *lacking) judge(p *patient, account string) Finding {
+// judge returns the finding about the rights of a role.
+func (l *lacking) judge(p *patient, role string) Finding {
+	account := "the role " + role
 	const shown = 5
 	what := strings.Join(l.texts[:min(len(l.texts), shown)], ", ")
 	if more := len(l.texts) - shown; more > 0 {
 		what += fmt.Sprintf(" and %d more", more)
 	}
-	grant := strings.Join(l.grants, "; ")
+	grant := l.grants(role)
 	switch {
 	case len(l.texts) == 0:
 		return good("%s has the rights of a relay", account)
@@ -54,7 +57,7 @@ func postgresRights(ctx context.Context, p *patient) (Finding, error) {
 		return Finding{}, err
 	}
 	defer func() { _ = rows.Close() }()
-	found, l := 0, lacking{reads: true}
+	found, l := 0, lacking{reads: true, rights: map[string][]string{}}
 	var role string
 	for rows.Next() {
 		var table, right string
@@ -63,11 +66,7 @@ func postgresRights(ctx context.Context, p *patient) (Finding, error) {
 			return Finding{}, err
 		}
 		found++
-		kind := ""
-		if right == "USAGE" {
-			kind = "SEQUENCE "
-		}
-		l.note(has, right, table, fmt.Sprintf("GRANT %s ON %s%s TO %s", right, kind, table, role))
+		l.note(has, right, table)
 	}
 	switch {
 	case rows.Err() != nil:
@@ -75,15 +74,35 @@ func postgresRights(ctx context.Context, p *patient) (Finding, error) {
 	case found == 0:
 		return unseen("the tables are missing"), nil
 	}
-	return l.judge(p, "the role "+role), nil
+	return l.judge(p, role), nil
 }
 
 // note records whether the account has a right.
-func (l *lacking) note(has bool, right, of, grant string) {
+func (l *lacking) note(has bool, right, of string) {
 	if has {
 		l.writes = l.writes || right != "SELECT" && right != "USAGE"
 		return
 	}
 	l.reads = l.reads && right != "SELECT"
-	l.texts, l.grants = append(l.texts, right+" on "+of), append(l.grants, grant)
+	l.texts = append(l.texts, right+" on "+of)
+	l.rights[of] = append(l.rights[of], right)
+}
+
+// grants returns the statements that grant what lacks: one for all tables that
+// lack the same.
+func (l *lacking) grants(role string) string {
+	same := map[string][]string{}
+	for of, rights := range l.rights {
+		what := strings.Join(rights, ", ") + " ON "
+		if rights[0] == "USAGE" {
+			what += "SEQUENCE "
+		}
+		same[what] = append(same[what], of)
+	}
+	var statements []string
+	for _, what := range slices.Sorted(maps.Keys(same)) {
+		slices.Sort(same[what])
+		statements = append(statements, "GRANT "+what+strings.Join(same[what], ", ")+" TO "+role)
+	}
+	return strings.Join(statements, "; ")
 }

@@ -91,7 +91,7 @@ func (w *ward) examineRights(a *master) {
 	})
 	w.set("store.url", u.String())
 
-	owner.do(w.sees("rights", Fail, "the role "+role+" may not read the tables: it lacks DELETE on waybill_backlog, INSERT on waybill_backlog, SELECT on waybill_backlog", "GRANT SELECT ON waybill_outbox TO "+role))
+	owner.do(w.sees("rights", Fail, "the role "+role+" may not read the tables: it lacks DELETE on waybill_audit, INSERT on waybill_audit, SELECT on waybill_audit", "GRANT DELETE, INSERT, SELECT, UPDATE ON waybill_audit, waybill_backlog, "))
 	w.well("rights")
 	owner.do("REVOKE ALL ON ALL TABLES IN SCHEMA public FROM "+role, "GRANT SELECT ON ALL TABLES IN SCHEMA public TO "+role)
 	w.sees("rights", Warn, "the role "+role+" only reads", "run serve with another account")
