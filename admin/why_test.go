@@ -62,7 +62,7 @@ func (g *ground) wants(got []admin.Reason, text string, kinds ...admin.ReasonKin
 func TestWhyOfAnEventThatFailedForGood(t *testing.T) {
 	g := newGround(t, admin.Config{}, "billing")
 	id := g.write("17", 1)[0]
-	g.settled(true, func(d store.Destination, row store.Row, s *driver.Settlement) {
+	g.settled(true, func(_ store.Destination, row store.Row, s *driver.Settlement) {
 		r := result(row, 2, "no such customer.")
 		r.Holds = false
 		s.Dead = append(s.Dead, r)

@@ -137,7 +137,7 @@ func (b *boards) pages() []board {
 
 // ask requests a page. Events that do not exist are pages, too.
 func ask(ctx context.Context, d *dashboard.Dashboard, path string) (time.Duration, error) {
-	r := httptest.NewRequest(http.MethodGet, path, nil).WithContext(ctx)
+	r := httptest.NewRequestWithContext(ctx, http.MethodGet, path, nil)
 	w := httptest.NewRecorder()
 	began := time.Now()
 	d.ServeHTTP(w, r)

@@ -65,34 +65,37 @@ func (a *app) deadGroups() *cobra.Command {
 				if err != nil {
 					return d.store.Clean(err)
 				}
-				v := view.CausesOf(found)
-				if a.json {
-					return a.printJSON(v)
-				}
-				if len(v.Causes) == 0 && v.Unknown == 0 {
-					fmt.Fprintln(a.Err, "no dead letters")
-					return nil
-				}
-				t := newTable("CAUSE", "LETTERS", "FIRST", "LAST", "EXAMPLE", "ERROR")
-				for _, c := range v.Causes {
-					t.row(c.ID, c.Letters, at(c.First), at(c.Last), c.Example, cut(c.Text, errorWidth))
-				}
-				if err := t.writeTo(a.Out); err != nil {
-					return err
-				}
-				if v.Unknown > 0 {
-					fmt.Fprintf(a.Err, "without a cause yet: %d; a relay adds causes\n", v.Unknown)
-				}
-				if v.More {
-					fmt.Fprintln(a.Err, "more results: --limit")
-				}
-				return nil
+				return a.printCauses(view.CausesOf(found))
 			})
 		},
 	}
 	destinationFlag(cmd, &destination)
 	cmd.Flags().IntVar(&limit, "limit", 50, "Maximum number of results")
 	return cmd
+}
+
+func (a *app) printCauses(v view.Causes) error {
+	if a.json {
+		return a.printJSON(v)
+	}
+	if len(v.Causes) == 0 && v.Unknown == 0 {
+		fmt.Fprintln(a.Err, "no dead letters")
+		return nil
+	}
+	t := newTable("CAUSE", "LETTERS", "FIRST", "LAST", "EXAMPLE", "ERROR")
+	for _, c := range v.Causes {
+		t.row(c.ID, c.Letters, at(c.First), at(c.Last), c.Example, cut(c.Text, errorWidth))
+	}
+	if err := t.writeTo(a.Out); err != nil {
+		return err
+	}
+	if v.Unknown > 0 {
+		fmt.Fprintf(a.Err, "without a cause yet: %d; a relay adds causes\n", v.Unknown)
+	}
+	if v.More {
+		fmt.Fprintln(a.Err, "more results: --limit")
+	}
+	return nil
 }
 
 // chosen selects the dead letters of a command: by id, or all that match a
