@@ -26,7 +26,7 @@ WHERE at >= TIMESTAMP'{since}' AND at < TIMESTAMP'{until}' AND (? = '' OR actor 
 ORDER BY at DESC, id DESC LIMIT {limit}`),
 		// Index at, then the primary key.
 		oldAudit:  r(`SELECT id FROM {audit} WHERE at < UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND ORDER BY at, id LIMIT {limit} FOR UPDATE SKIP LOCKED`),
-		dropAudit: r(`DELETE FROM {audit} WHERE id IN ({ids})`),
+		dropAudit: r(`DELETE o FROM ` + idTable + ` STRAIGHT_JOIN {audit} AS o FORCE INDEX (PRIMARY) ON o.id = UNHEX(k.id)`),
 	}
 }
 
