@@ -93,9 +93,13 @@ func (s *source) contents(p platform, folder, binary string) ([]entry, error) {
 	return entries, nil
 }
 
+// level is the compression of a tar. Tests lower it: the race detector makes
+// the highest one take minutes.
+var level = gzip.BestCompression
+
 // writeTar writes a compressed archive with one time for all files.
 func writeTar(to io.Writer, entries []entry, at time.Time) error {
-	zipped, err := gzip.NewWriterLevel(to, gzip.BestCompression)
+	zipped, err := gzip.NewWriterLevel(to, level)
 	if err != nil {
 		return err
 	}

@@ -41,7 +41,7 @@ func TestMain(m *testing.M) {
 	if err != nil {
 		panic(err)
 	}
-	shared = dir
+	shared, level = dir, gzip.BestSpeed
 	code := m.Run()
 	_ = os.RemoveAll(dir)
 	os.Exit(code)
