@@ -57,6 +57,7 @@ help: ## list the targets
 .PHONY: test
 test: testserver ## test all modules with the race detector, against real servers
 	go test -count=1 -vet=off -run '^TestCases$$' ./internal/sim # they skip with the race detector
+	go test -count=1 -vet=off ./internal/e2e/artifacts # so do these
 	$(WITH_SERVERS) $(RACE) $(patsubst %,./%/...,$(SLOW_TESTS)) work
 	@$(MAKE) --no-print-directory test-deploy
 

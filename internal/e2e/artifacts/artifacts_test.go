@@ -63,6 +63,9 @@ func built(t *testing.T) (dir, base string) {
 	if testing.Short() {
 		t.Skip("links the program twice")
 	}
+	if raceDetector {
+		t.Skip("packing takes minutes with the race detector; make test runs this without it, too")
+	}
 	if !slices.Contains(platforms, platform{runtime.GOOS, runtime.GOARCH}) {
 		t.Skipf("no release is built for %s/%s", runtime.GOOS, runtime.GOARCH)
 	}
