@@ -355,3 +355,51 @@ func TestSinkOfSome(t *testing.T) {
 		t.Errorf("a batch without an event that opens: %v", results)
 	}
 }
+
+// TestGroupOpensOnEveryPath: a handler that is called directly and one under a
+// lease receive the plain payload. An event
+// that does not open reaches no handler, and its error keeps its class.
+func TestGroupOpensOnEveryPath(t *testing.T) {
+	db, err := memstore.New(memstore.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	in, err := inbox.New(db, inbox.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := pipeline(t, encrypt(t, key("k", 1)))
+	group := in.MustGroup("OPEN", inbox.Options{Open: p.Open})
+	plain := note(70)
+	sealed := seal(t, p, plain)
+	if _, err := group.Consume(t.Context(), sealed, func(ctx context.Context, _ *memstore.Tx, ev waybill.Event) error {
+		if d, _ := waybill.DeliveryFrom(ctx); !bytes.Equal(ev.Payload, plain.Payload) || !bytes.Equal(d.Payload, plain.Payload) {
+			t.Errorf("the handler receives %q, and its context has %q", ev.Payload, d.Payload)
+		}
+		return nil
+	}); err != nil {
+		t.Error(err)
+	}
+	leased := note(70)
+	if _, err := group.ConsumeLeased(t.Context(), seal(t, p, leased), func(ctx context.Context, _ *inbox.Lease[*memstore.Tx]) error {
+		if d, _ := waybill.DeliveryFrom(ctx); !bytes.Equal(d.Payload, leased.Payload) {
+			t.Errorf("under a lease the context has %q", d.Payload)
+		}
+		return nil
+	}); err != nil {
+		t.Error(err)
+	}
+
+	down := in.MustGroup("DOWN", inbox.Options{Open: func(context.Context, waybill.Event) (waybill.Event, error) {
+		return waybill.Event{}, waybill.Unavailable(errors.New("the bucket is down"))
+	}})
+	handler := func(context.Context, *memstore.Tx, waybill.Event) error { t.Error("the handler runs"); return nil }
+	_, err = down.Consume(t.Context(), sealed, handler)
+	if class, _ := waybill.Classify(err); class != waybill.ClassUnavailable {
+		t.Errorf("an event that does not open: %v, %v", class, err)
+	}
+	_, err = down.ConsumeLeased(t.Context(), leased, func(context.Context, *inbox.Lease[*memstore.Tx]) error { t.Error("the handler runs"); return nil })
+	if class, _ := waybill.Classify(err); class != waybill.ClassUnavailable {
+		t.Errorf("under a lease: %v, %v", class, err)
+	}
+}
