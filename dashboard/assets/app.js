@@ -29,9 +29,19 @@
   var stale = document.getElementById('stale');
   var source = null;
 
+  // A button that is replaced between the press and the release of the mouse
+  // would not be clicked.
+  var pressed = false;
+  document.addEventListener('pointerdown', function () { pressed = true; });
+  ['pointerup', 'pointercancel'].forEach(function (end) {
+    document.addEventListener(end, function () {
+      setTimeout(function () { pressed = false; }); // the click comes after it
+    });
+  });
+
   // used reports whether a change would take something away from the reader.
   function used(part) {
-    return part.contains(document.activeElement) || part.querySelector('details[open]') !== null;
+    return pressed || part.contains(document.activeElement) || part.querySelector('details[open]') !== null;
   }
 
   function open() {

@@ -9,19 +9,23 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/admin"
 	"github.com/waybillhq/waybill/dashboard"
+	"github.com/waybillhq/waybill/internal/e2e/browser"
+	"github.com/waybillhq/waybill/internal/testserver"
 	"github.com/waybillhq/waybill/outbox"
 	"github.com/waybillhq/waybill/relay"
 	"github.com/waybillhq/waybill/store/driver"
+	"github.com/waybillhq/waybill/store/pgstore"
 	"github.com/waybillhq/waybill/store/sqlitestore"
 )
 
@@ -37,6 +41,33 @@ func TestSQLite(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = db.Close() })
+	if _, err := db.Migrate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	walk(t, db)
+}
+
+// TestPostgres walks through the dashboard of a PostgreSQL outbox.
+func TestPostgres(t *testing.T) {
+	pool, err := pgxpool.New(t.Context(), testserver.Postgres(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	schema := "t_" + strings.ToLower(waybill.NewID().String())
+	db, err := pgstore.New(pool, pgstore.Config{Schema: schema})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_, err := pool.Exec(context.Background(), `DROP SCHEMA "`+schema+`" CASCADE`)
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	if _, err := pool.Exec(t.Context(), `CREATE SCHEMA "`+schema+`"`); err != nil {
+		t.Fatal(err)
+	}
 	if _, err := db.Migrate(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -132,7 +163,7 @@ func (s *shop) until(what string, reached func(all []admin.Destination) bool) {
 // walk opens every screen, follows links, changes something, and walks by
 // keyboard. The browser must not report anything.
 func walk[T any](t *testing.T, db driver.Store[T]) {
-	b := newBrowser(t) // skips without a browser
+	b := tab{Tab: browser.New(t), t: t}
 	s := newShop(t, db)
 	groups, err := admin.NewInbox(db, admin.Config{})
 	if err != nil {
@@ -164,78 +195,78 @@ func walk[T any](t *testing.T, db driver.Store[T]) {
 }
 
 // screens opens every screen.
-func screens(b *browser, at string, dead waybill.ID) {
+func screens(b tab, at string, dead waybill.ID) {
 	b.t.Helper()
 	b.open(at)
-	b.says("Destination shipping fails: 1 event waits", "connection refused", "1 dead letter at destination billing", "customer \"…\" is unknown")
+	b.Says("Destination shipping fails: 1 event waits", "connection refused", "1 dead letter at destination billing", "customer \"…\" is unknown")
 	b.picture("overview")
 	for _, path := range []string{"dead", "dead?destination=billing", "events", "events?destination=shipping", "destinations", "blocked", "blocked?destination=shipping", "groups", "relays", "keys"} {
 		b.open(at + path)
 	}
 	b.open(at + "dead?destination=billing")
-	b.says(script, `\x1b[31m`)
+	b.Says(script, `\x1b[31m`)
 	b.picture("dead")
-	b.run(chromedp.Click(chromedp.CSS("a.id")), chromedp.WaitReady(chromedp.CSS(".verdict")))
-	b.clean("the link to the event")
-	if got := value[string](b, "location.href"); got != at+"events/"+dead.String() {
+	b.Click("document.querySelector('a.id')", ".verdict")
+	b.Clean("the link to the event")
+	if got := browser.Value[string](b.Tab, "location.href"); got != at+"events/"+dead.String() {
 		b.t.Errorf("the link leads to %s", got)
 	}
-	b.says("It has been a dead letter at destination billing for", `"total": 994`, script)
+	b.Says("It has been a dead letter at destination billing for", `"total": 994`, script)
 	b.picture("event")
-	if value[bool](b, "document.querySelectorAll('script').length !== 1") {
+	if browser.Value[bool](b.Tab, "document.querySelectorAll('script').length !== 1") {
 		b.t.Error("the event has added a script")
 	}
 }
 
 // changes pauses and resumes a destination, and replays a dead letter.
-func changes(b *browser, at string, s *shop) {
+func changes(b tab, at string, s *shop) {
 	b.t.Helper()
 	b.open(at + "destinations")
 	b.submit("pause", "billing")
-	b.says("Destination billing is paused.")
+	b.Says("Destination billing is paused.")
 	s.until("billing is paused", func(all []admin.Destination) bool { return all[0].IsPaused() })
 
 	// The open overview follows a change that another operator makes.
 	b.open(at)
-	b.says("Destination billing has been paused")
+	b.Says("Destination billing has been paused")
 	if _, err := s.to.Resume(s.t.Context(), "billing"); err != nil {
 		s.t.Fatal(err)
 	}
-	b.until(`!document.body.innerText.includes('Destination billing has been paused')`)
-	b.clean("the live overview")
+	b.Until(`!document.body.innerText.includes('Destination billing has been paused')`)
+	b.Clean("the live overview")
 
 	b.open(at + "destinations")
 	b.submit("pause", "shipping")
 	b.open(at)
 	b.submit("resume", "shipping")
-	b.says("Destination shipping is resumed.")
+	b.Says("Destination shipping is resumed.")
 	s.until("shipping is resumed", func(all []admin.Destination) bool { return !all[1].IsPaused() })
 
 	s.mended.Store(true)
 	b.open(at + "events/" + s.dead.String())
 	b.submit("replay", s.dead.String())
-	b.says("Replayed 1 event.")
+	b.Says("Replayed 1 event.")
 	s.until("the letter is delivered", func(all []admin.Destination) bool { return all[0].Rows() == 0 })
 	b.open(at + "events/" + s.dead.String())
-	b.says("It was delivered ")
+	b.Says("It was delivered ")
 }
 
 // keyboard reaches the content, the screens and the search without a mouse.
-func keyboard(b *browser, at string) {
+func keyboard(b tab, at string) {
 	b.t.Helper()
 	focus := func() string {
-		return value[string](b, "document.activeElement.textContent.trim() || document.activeElement.id")
+		return browser.Value[string](b.Tab, "document.activeElement.textContent.trim() || document.activeElement.id")
 	}
 	b.open(at + "relays")
-	b.run(chromedp.KeyEvent(kb.Tab))
+	b.Key(kb.Tab)
 	if got := focus(); got != "Skip to the content" {
 		b.t.Errorf("the first stop is %q", got)
 	}
 	seen := map[string]bool{}
 	for range 11 {
-		b.run(chromedp.KeyEvent(kb.Tab))
+		b.Key(kb.Tab)
 		seen[focus()] = true
-		if !value[bool](b, "getComputedStyle(document.activeElement).outlineStyle !== 'none'") {
+		if !browser.Value[bool](b.Tab, "getComputedStyle(document.activeElement).outlineStyle !== 'none'") {
 			b.t.Errorf("the focus on %q is not visible", focus())
 		}
 	}
@@ -245,12 +276,13 @@ func keyboard(b *browser, at string) {
 		}
 	}
 	b.open(at + "relays")
-	b.run(chromedp.KeyEvent("/"))
-	if got := value[string](b, "document.activeElement.id"); got != "find" {
+	b.Key("/")
+	if got := browser.Value[string](b.Tab, "document.activeElement.id"); got != "find" {
 		b.t.Errorf("the key / leads to %q", got)
 	}
 	// The driver types the character although the page has handled the key.
-	value[string](b, "document.activeElement.value = ''")
-	b.run(chromedp.KeyEvent("01JZ3V8Q5R7M2N4P6S8T0W1X3Y"), chromedp.KeyEvent(kb.Enter), chromedp.WaitReady(chromedp.CSS(".notice.bad")))
-	b.says("The tables do not have this event")
+	browser.Value[string](b.Tab, "document.activeElement.value = ''")
+	b.Key("01JZ3V8Q5R7M2N4P6S8T0W1X3Y" + kb.Enter)
+	b.Until(`document.querySelector('.notice.bad') !== null`)
+	b.Says("The tables do not have this event")
 }

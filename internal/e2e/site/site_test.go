@@ -1,7 +1,6 @@
 package site_test
 
 import (
-	"context"
 	"encoding/json"
 	"io/fs"
 	"net/http"
@@ -14,11 +13,10 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
-	"github.com/chromedp/chromedp"
 	"golang.org/x/net/html"
 
+	"github.com/waybillhq/waybill/internal/e2e/browser"
 	"github.com/waybillhq/waybill/internal/testserver"
 )
 
@@ -211,51 +209,26 @@ func TestSearch(t *testing.T) {
 	server := httptest.NewServer(http.StripPrefix(base, http.FileServer(http.Dir(dir))))
 	t.Cleanup(server.Close)
 
-	options := []chromedp.ExecAllocatorOption{
-		chromedp.ExecPath(testserver.Shell(t, "chromium")), chromedp.NoFirstRun, chromedp.Headless, chromedp.NoSandbox, chromedp.DisableGPU,
-		chromedp.UserDataDir(t.TempDir()), chromedp.Flag("disable-dev-shm-usage", true), chromedp.Flag("disable-background-networking", true),
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
-	t.Cleanup(cancel)
-	ctx, cancel = chromedp.NewExecAllocator(ctx, options...)
-	t.Cleanup(cancel)
-	ctx, cancel = chromedp.NewContext(ctx)
-	t.Cleanup(cancel)
-
-	value := func(expression string) string {
-		t.Helper()
-		v, err := chromedp.Run(ctx, chromedp.Evaluate[string](expression))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return v
-	}
-	if err := chromedp.Do(ctx, chromedp.Navigate(server.URL+base+"guide/"), chromedp.WaitReady(chromedp.CSS("main")),
-		chromedp.SendKeys(chromedp.CSS("input[type=search]"), "poolers"), chromedp.WaitVisible(chromedp.CSS("#found a"))); err != nil {
-		t.Fatal(err)
-	}
-	if got := value(`document.querySelector('#found a').textContent`); !strings.HasPrefix(got, "Operating › Poolers") {
+	b := browser.New(t)
+	b.Open(server.URL + base + "guide/")
+	browser.Value[bool](b, `document.querySelector('input[type=search]').focus() === undefined`)
+	b.Key("poolers")
+	b.Until(`document.querySelector('#found a') !== null`)
+	if got := browser.Value[string](b, `document.querySelector('#found a').textContent`); !strings.HasPrefix(got, "Operating › Poolers") {
 		t.Errorf("the first result is %q", got)
 	}
-	if err := chromedp.Do(ctx, chromedp.SendKeys(chromedp.CSS("input[type=search]"), "\r"), chromedp.WaitReady(chromedp.CSS("h2#poolers"))); err != nil {
-		t.Fatal(err)
-	}
-	if got := value(`location.pathname + location.hash`); got != base+"operating/#poolers" {
+	b.Key("\r")
+	b.Until(`location.pathname !== '` + base + `guide/' && document.querySelector('h2#poolers') !== null`)
+	if got := browser.Value[string](b, `location.pathname + location.hash`); got != base+"operating/#poolers" {
 		t.Errorf("Enter leads to %s", got)
 	}
-	if got := value(`getComputedStyle(document.querySelector('header')).position`); got != "sticky" {
+	if got := browser.Value[string](b, `getComputedStyle(document.querySelector('header')).position`); got != "sticky" {
 		t.Error("the page has no style")
 	}
-	png, err := chromedp.Run(ctx, chromedp.CaptureScreenshot())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(t.ArtifactDir(), "search.png"), png, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	b.Clean("the search")
+	b.Picture(t.ArtifactDir(), "search.png")
 }
 
-// TestSearchIndex: the index has every section once, with its text.
 func TestSearchIndex(t *testing.T) {
 	data, err := os.ReadFile(filepath.Join(build(t), "index.json"))
 	if err != nil {
