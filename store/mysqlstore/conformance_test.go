@@ -30,7 +30,7 @@ func TestConformance(t *testing.T) {
 	onBoth(t, func(t *testing.T) {
 		storematrix.Run(t, drivertest.Harness[*sql.Tx]{
 			Name: columnOf(t), Features: features,
-			Open: func(t *testing.T) drivertest.Instance[*sql.Tx] { return instance(t, nil, nil) },
+			Open: shelve(t).instance,
 		})
 	})
 }
@@ -41,10 +41,12 @@ func TestConformance(t *testing.T) {
 func TestConformanceInterpolated(t *testing.T) {
 	t.Parallel()
 	onBoth(t, func(t *testing.T) {
+		databases := shelve(t)
 		h := drivertest.Harness[*sql.Tx]{
 			Name: columnOf(t), Features: features, SkipLarge: !testserver.Full(),
 			Open: func(t *testing.T) drivertest.Instance[*sql.Tx] {
-				return instance(t, func(c *mysql.Config) { c.InterpolateParams, c.ParseTime = true, false }, nil)
+				db := databases.open(t, func(c *mysql.Config) { c.InterpolateParams, c.ParseTime = true, false })
+				return instanceOf(t, newStore(t, db), db, nil)
 			},
 		}
 		if testserver.Full() {

@@ -14,6 +14,6 @@ func TestInbox(t *testing.T) { t.Parallel(); onBoth(t, testInbox) }
 func testInbox(t *testing.T) {
 	inboxtest.Run(t, drivertest.Harness[*sql.Tx]{
 		Name: columnOf(t), Features: features,
-		Open: func(t *testing.T) drivertest.Instance[*sql.Tx] { return instance(t, nil, nil) },
+		Open: shelve(t).instance,
 	})
 }

@@ -14,6 +14,6 @@ func TestIdempotency(t *testing.T) { t.Parallel(); onBoth(t, testIdempotency) }
 func testIdempotency(t *testing.T) {
 	idemtest.Run(t, drivertest.Harness[*sql.Tx]{
 		Name: columnOf(t), Features: features,
-		Open: func(t *testing.T) drivertest.Instance[*sql.Tx] { return instance(t, nil, nil) },
+		Open: shelve(t).instance,
 	})
 }

@@ -66,7 +66,7 @@ func lockWaits(t testing.TB, db *sql.DB) int {
 // database's name; change may adjust the data source name.
 func openDB(t testing.TB, change func(*mysql.Config)) (*sql.DB, string) {
 	t.Helper()
-	name := "t_" + strings.ToLower(waybill.NewID().String())
+	name := databaseName()
 	root := pool(t, configOf(t, ""))
 	exec(t, root, "CREATE DATABASE "+name)
 	t.Cleanup(func() {
@@ -74,6 +74,17 @@ func openDB(t testing.TB, change func(*mysql.Config)) (*sql.DB, string) {
 			t.Error(err)
 		}
 	})
+	return poolOn(t, name, change), name
+}
+
+// databaseName returns the name of an unused database.
+func databaseName() string {
+	return "t_" + strings.ToLower(waybill.NewID().String())
+}
+
+// poolOn returns a pool on a database of the test server.
+func poolOn(t testing.TB, name string, change func(*mysql.Config)) *sql.DB {
+	t.Helper()
 	cfg := configOf(t, name)
 	if change != nil {
 		change(cfg)
@@ -86,7 +97,7 @@ func openDB(t testing.TB, change func(*mysql.Config)) (*sql.DB, string) {
 		}
 		cfg.Params[variable] = level
 	}
-	return pool(t, cfg), name
+	return pool(t, cfg)
 }
 
 // configOf returns the data source name of a database of the test server.
@@ -244,13 +255,6 @@ func own(t testing.TB, s *mysqlstore.Store) (store.Node, []driver.Lease) {
 		t.Fatalf("Acquire: %d leases, %v", len(leases), err)
 	}
 	return node, leases
-}
-
-// instance returns an instance for the suite. change may adjust the data source
-// name, and with every store.
-func instance(t *testing.T, change func(*mysql.Config), with func(*mysqlstore.Store)) drivertest.Instance[*sql.Tx] {
-	s, db := openStore(t, change)
-	return instanceOf(t, s, db, with)
 }
 
 // instanceOf returns an instance over an existing store.
