@@ -45,7 +45,7 @@ BROKER_TESTS := internal/e2e/kafkabroker broker/pulsarbroker internal/e2e/broker
 
 # The folders whose tests take minutes. They go first, so that none of them runs
 # by itself at the end.
-SLOW_TESTS := store/pgstore store/mysqlstore internal/e2e/process store/sqlitestore internal/e2e/chaos
+SLOW_TESTS := store/mysqlstore store/pgstore cmd/waybill/internal/command internal/e2e/process store/sqlitestore internal/e2e/chaos
 
 # It needs the core module only, and has to work while go.work does not.
 RELEASE := GOWORK=off go run ./internal/release/cmd/release

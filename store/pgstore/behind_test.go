@@ -46,7 +46,7 @@ func TestClockBehind(t *testing.T) {
 	pool := behind(t)
 	h := drivertest.Harness[pgx.Tx]{
 		Name: "pgstore", Features: all,
-		Open: func(t *testing.T) drivertest.Instance[pgx.Tx] { return pgxInstance(t, pool) },
+		Open: shelve(t, pool).pgx,
 	}
 	t.Run("relay", func(t *testing.T) { relaytest.RunBehind(t, h) })
 	t.Run("inbox", func(t *testing.T) { inboxtest.Run(t, h) })

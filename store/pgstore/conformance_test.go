@@ -21,7 +21,7 @@ func TestConformance(t *testing.T) {
 	pool := openPool(t, nil)
 	storematrix.Run(t, drivertest.Harness[pgx.Tx]{
 		Name: "pgstore", Features: all,
-		Open: func(t *testing.T) drivertest.Instance[pgx.Tx] { return pgxInstance(t, pool) },
+		Open: shelve(t, pool).pgx,
 	})
 }
 
@@ -32,7 +32,7 @@ func TestConformanceSQL(t *testing.T) {
 	features.SavepointAPI = false // a *sql.Tx has no savepoints
 	storematrix.Run(t, drivertest.Harness[*sql.Tx]{
 		Name: "pgstore/sql", Features: features,
-		Open: func(t *testing.T) drivertest.Instance[*sql.Tx] { return sqlInstance(t, pool) },
+		Open: shelve(t, pool).sql,
 	})
 }
 
@@ -54,7 +54,7 @@ func TestConformanceNew(t *testing.T) {
 	pool := openPoolAt(t, testserver.PostgresNew(t), foreignSession)
 	storematrix.Run(t, drivertest.Harness[pgx.Tx]{
 		Name: "pgstore", Features: all,
-		Open: func(t *testing.T) drivertest.Instance[pgx.Tx] { return pgxInstance(t, pool) },
+		Open: shelve(t, pool).pgx,
 	})
 }
 
@@ -75,6 +75,6 @@ func TestConformanceSimpleProtocol(t *testing.T) {
 	})
 	drivertest.Run(t, drivertest.Harness[pgx.Tx]{
 		Name: "pgstore/simple", Features: all,
-		Open: func(t *testing.T) drivertest.Instance[pgx.Tx] { return pgxInstance(t, pool) },
+		Open: shelve(t, pool).pgx,
 	})
 }

@@ -22,7 +22,7 @@ func TestInbox(t *testing.T) {
 	pool := openPool(t, manyConns)
 	inboxtest.Run(t, drivertest.Harness[pgx.Tx]{
 		Name: "pgstore", Features: all,
-		Open: func(t *testing.T) drivertest.Instance[pgx.Tx] { return pgxInstance(t, pool) },
+		Open: shelve(t, pool).pgx,
 	})
 }
 
@@ -33,7 +33,7 @@ func TestInboxSQL(t *testing.T) {
 	features.SavepointAPI = false
 	inboxtest.Run(t, drivertest.Harness[*sql.Tx]{
 		Name: "pgstore/sql", Features: features,
-		Open: func(t *testing.T) drivertest.Instance[*sql.Tx] { return sqlInstance(t, pool) },
+		Open: shelve(t, pool).sql,
 	})
 }
 

@@ -15,7 +15,7 @@ func TestIdempotency(t *testing.T) {
 	pool := openPool(t, manyConns)
 	idemtest.Run(t, drivertest.Harness[pgx.Tx]{
 		Name: "pgstore", Features: all,
-		Open: func(t *testing.T) drivertest.Instance[pgx.Tx] { return pgxInstance(t, pool) },
+		Open: shelve(t, pool).pgx,
 	})
 }
 
@@ -27,6 +27,6 @@ func TestIdempotencySQL(t *testing.T) {
 	features.SavepointAPI = false
 	idemtest.Run(t, drivertest.Harness[*sql.Tx]{
 		Name: "pgstore/sql", Features: features,
-		Open: func(t *testing.T) drivertest.Instance[*sql.Tx] { return sqlInstance(t, pool) },
+		Open: shelve(t, pool).sql,
 	})
 }

@@ -15,7 +15,7 @@ func TestReconcile(t *testing.T) {
 	pool := openPool(t, manyConns)
 	reconciletest.Run(t, drivertest.Harness[pgx.Tx]{
 		Name: "pgstore", Features: all,
-		Open: func(t *testing.T) drivertest.Instance[pgx.Tx] { return pgxInstance(t, pool) },
+		Open: shelve(t, pool).pgx,
 	})
 }
 
@@ -26,6 +26,6 @@ func TestReconcileSQL(t *testing.T) {
 	features.SavepointAPI = false
 	reconciletest.Run(t, drivertest.Harness[*sql.Tx]{
 		Name: "pgstore/sql", Features: features,
-		Open: func(t *testing.T) drivertest.Instance[*sql.Tx] { return sqlInstance(t, pool) },
+		Open: shelve(t, pool).sql,
 	})
 }

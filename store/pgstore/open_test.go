@@ -27,13 +27,18 @@ func TestMain(m *testing.M) {
 // schemaOf returns the name of an unused schema, and drops it after the test.
 func schemaOf(t testing.TB, pool *pgxpool.Pool) string {
 	t.Helper()
-	schema := "t_" + strings.ToLower(waybill.NewID().String())
+	schema := schemaName()
 	t.Cleanup(func() {
 		if _, err := pool.Exec(context.Background(), `DROP SCHEMA IF EXISTS "`+schema+`" CASCADE`); err != nil {
 			t.Error(err)
 		}
 	})
 	return schema
+}
+
+// schemaName returns the name of an unused schema.
+func schemaName() string {
+	return "t_" + strings.ToLower(waybill.NewID().String())
 }
 
 // openPool returns a pool on the test server; change may adjust its
@@ -76,6 +81,13 @@ func openWith(t testing.TB, pool *pgxpool.Pool, cfg pgstore.Config) (*pgstore.St
 	t.Helper()
 	schema := schemaOf(t, pool)
 	cfg.Schema = schema
+	return createTables(t, pool, cfg), schema
+}
+
+// createTables returns a store over tables that it creates, and creates a table
+// of the service.
+func createTables(t testing.TB, pool *pgxpool.Pool, cfg pgstore.Config) *pgstore.Store {
+	t.Helper()
 	db, err := pgstore.New(pool, cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -83,10 +95,10 @@ func openWith(t testing.TB, pool *pgxpool.Pool, cfg pgstore.Config) (*pgstore.St
 	if _, err := db.Migrate(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := pool.Exec(t.Context(), `CREATE TABLE "`+schema+`".business (note text)`); err != nil {
+	if _, err := pool.Exec(t.Context(), `CREATE TABLE "`+cfg.Schema+`".business (note text)`); err != nil {
 		t.Fatal(err)
 	}
-	return db, schema
+	return db
 }
 
 func count(pool *pgxpool.Pool, schema string) func(context.Context, string) (int, error) {
@@ -164,7 +176,15 @@ func pending(pool *pgxpool.Pool, schema string, db driver.Reader) func(context.C
 }
 
 func pgxInstance(t *testing.T, pool *pgxpool.Pool) drivertest.Instance[pgx.Tx] {
-	db, schema := openStore(t, pool)
+	_, schema := openStore(t, pool)
+	return pgxInstanceOn(t, pool, schema)
+}
+
+func pgxInstanceOn(t *testing.T, pool *pgxpool.Pool, schema string) drivertest.Instance[pgx.Tx] {
+	db, err := pgstore.New(pool, pgstore.Config{Schema: schema})
+	if err != nil {
+		t.Fatal(err)
+	}
 	return drivertest.Instance[pgx.Tx]{
 		DB: db.Driver(),
 		Second: func() driver.Roles[pgx.Tx] {
@@ -214,6 +234,10 @@ func pgxInstance(t *testing.T, pool *pgxpool.Pool) drivertest.Instance[pgx.Tx] {
 
 func sqlInstance(t *testing.T, pool *pgxpool.Pool) drivertest.Instance[*sql.Tx] {
 	_, schema := openStore(t, pool)
+	return sqlInstanceOn(t, pool, schema)
+}
+
+func sqlInstanceOn(t *testing.T, pool *pgxpool.Pool, schema string) drivertest.Instance[*sql.Tx] {
 	sqldb := stdlib.OpenDBFromPool(pool)
 	t.Cleanup(func() { _ = sqldb.Close() })
 	open := func() driver.Roles[*sql.Tx] {

@@ -38,7 +38,7 @@ func TestConformancePooler(t *testing.T) {
 	pool := bouncer(t, "transaction", "exec")
 	drivertest.Run(t, drivertest.Harness[pgx.Tx]{
 		Name: "pgstore/exec", Features: all, SkipLarge: !testserver.Full(),
-		Open: func(t *testing.T) drivertest.Instance[pgx.Tx] { return pgxInstance(t, pool) },
+		Open: shelve(t, pool).pgx,
 	})
 }
 
@@ -58,7 +58,7 @@ func TestConformancePoolerPrepares(t *testing.T) {
 	pool := prepares(t)
 	drivertest.Run(t, drivertest.Harness[pgx.Tx]{
 		Name: "pgstore/prepares", Features: all,
-		Open: func(t *testing.T) drivertest.Instance[pgx.Tx] { return pgxInstance(t, pool) },
+		Open: shelve(t, pool).pgx,
 	})
 }
 

@@ -18,7 +18,7 @@ func TestRelay(t *testing.T) {
 	pool := openPool(t, manyConns)
 	relaytest.Run(t, drivertest.Harness[pgx.Tx]{
 		Name: "pgstore", Features: all,
-		Open: func(t *testing.T) drivertest.Instance[pgx.Tx] { return pgxInstance(t, pool) },
+		Open: shelve(t, pool).pgx,
 	})
 }
 
@@ -29,7 +29,7 @@ func TestRelaySQL(t *testing.T) {
 	features.SavepointAPI = false
 	relaytest.Run(t, drivertest.Harness[*sql.Tx]{
 		Name: "pgstore/sql", Features: features,
-		Open: func(t *testing.T) drivertest.Instance[*sql.Tx] { return sqlInstance(t, pool) },
+		Open: shelve(t, pool).sql,
 	})
 }
 
