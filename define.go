@@ -3,6 +3,7 @@ package waybill
 import (
 	"encoding/json"
 	"fmt"
+	"reflect"
 
 	"github.com/waybillhq/waybill/internal/jsontext"
 )
@@ -126,6 +127,13 @@ func (d Definition[P]) AggregateType() string {
 	}
 	return d.spec.AggregateType
 }
+
+// Spec returns the properties that the definition's events share. Its Codec is
+// set; other properties that were not given are zero.
+func (d Definition[P]) Spec() Spec { return d.spec }
+
+// PayloadType returns the Go type of the payload.
+func (d Definition[P]) PayloadType() reflect.Type { return reflect.TypeFor[P]() }
 
 type jsonCodec struct{}
 

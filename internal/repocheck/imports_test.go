@@ -109,6 +109,7 @@ var rules = []struct {
 	{"idempotency/jcs", []string{}},
 	{"idempotency", []string{".", "store", "store/driver", "observe", "idempotency/jcs", "internal/txrun", "internal/backoff", "internal/outage"}},
 	{"publicid", []string{"."}},
+	{"catalog", []string{".", "internal/jsontext"}},
 	{"payload", []string{".", "outbox", "handler", "internal/jsontext"}},
 	{"reconcile/reconciletest", []string{".", "store", "store/driver", "store/drivertest", "outbox", "relay", "inbox", "reconcile"}},
 	{"reconcile", []string{".", "store", "store/driver", "observe", "outbox", "inbox", "internal/txrun", "internal/panics", "internal/outage", "internal/eventfill"}},

@@ -23,8 +23,8 @@ var elsewhere = map[string]string{
 var marker = regexp.MustCompile(`(?m)^[ \t]*//block:(\d+)( declarations| statements)?$`)
 
 // unused matches the compiler's errors about names that a fragment introduces
-// for its reader.
-var unused = regexp.MustCompile(`declared and not used: |imported and not used|^# `)
+// for its reader, and what the go command reports while it fills its cache.
+var unused = regexp.MustCompile(`declared and not used: |imported and not used|^# |^go: downloading `)
 
 // TestGuides: the fragments of every guide compile, in a frame with their
 // prerequisites.
