@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -87,6 +88,8 @@ type env[T any] struct {
 	box      *outbox.Outbox[T]
 	ops      *admin.Outbox
 	logs     *logs
+	// reads counts as progress while a test waits for reads.
+	reads atomic.Int64
 }
 
 func newEnv[T any](t *testing.T, h drivertest.Harness[T]) *env[T] {
@@ -225,7 +228,8 @@ func (b *env[T]) picture() string {
 	if err != nil {
 		return err.Error()
 	}
-	return fmt.Sprintf("%d ready, %d failed, %d scheduled, %d dead, %d holding, %d nodes", s.Ready, s.Failed, s.Scheduled, s.Dead, s.Holding, len(s.Nodes))
+	return fmt.Sprintf("%d ready, %d failed, %d scheduled, %d dead, %d holding, %d nodes, %d reads counted", s.Ready, s.Failed, s.Scheduled, s.Dead, s.Holding,
+		len(s.Nodes), b.reads.Load())
 }
 
 func (b *env[T]) stats() admin.Stats {
