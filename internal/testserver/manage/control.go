@@ -91,7 +91,8 @@ func (s Server) signal(ctx context.Context, sig syscall.Signal, stopped bool) er
 	}
 	for _, p := range ours {
 		for {
-			if state := procState(p.pid); state == 0 || (state == 'T') == stopped {
+			// A process that ends is a zombie as long as its parent is stopped.
+			if state := procState(p.pid); state == 0 || state == 'Z' || (state == 'T') == stopped {
 				break
 			}
 			pause(ctx, time.Millisecond)
