@@ -96,7 +96,8 @@ type shared struct {
 	gap bool
 	// doubted has the time of the first uncertain answer of Committed, by the
 	// database's clock.
-	doubted map[waybill.ID]time.Time
+	doubted   map[waybill.ID]time.Time
+	timelines timelines
 }
 
 func newShared() *shared {

@@ -25,7 +25,7 @@ const (
 // backlogColumns are the columns of a ready row r of a backlog, with the column
 // of record.final.
 const backlogColumns = readColumns + `, r.available_at, coalesce(r.attempts, 0), coalesce(r.replay, 0), false, coalesce(r.last_error, ''), now(),
- coalesce(r.final, false)`
+ coalesce(r.final, false)` + readTimeline
 
 // newBacklogStatements returns the statements of a destination's backlog. The
 // names are those of Config.backlogReplacer. Reads and settlements are the

@@ -63,7 +63,7 @@ func (c Config) complete() (Config, error) {
 var objects = []string{
 	"outbox", "delayed", "dead", "history", "dedup", "lane", "node", "inbox", "idempotency", "job", "job_sent", "setting", "migration",
 	"destination", "backlog", "backlog_delayed", "backlog_dead", "audit",
-	"history_rest", "outbox_seq", "lane_of", "lane_count", "choose_lane", "inbox_of",
+	"history_rest", "outbox_seq", "lane_of", "lane_count", "choose_lane", "inbox_of", "timeline",
 }
 
 // replacer replaces the names in braces with the configured names.

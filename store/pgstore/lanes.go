@@ -28,16 +28,17 @@ SELECT $1::uuid, $2::text, clock_timestamp() + $3::double precision * interval '
 WHERE NOT EXISTS (SELECT FROM {node} WHERE relay <> $2 AND id <> $1 AND expires_at > clock_timestamp())
 ON CONFLICT (id) DO UPDATE SET expires_at = excluded.expires_at`
 
-// renewLease renews a node's lease and returns, by kind: 0 whether it did, 1 a
-// live relay of another name, 2 the other live nodes, 3 the lanes. It does not
-// write to the lanes' rows, so settlements never collide with heartbeats.
+// renewLease renews a node's lease and returns, by kind: 0 whether it did, and
+// the timeline, 1 a live relay of another name, 2 the other live nodes, 3 the
+// lanes. It does not write to the lanes' rows, so settlements never collide
+// with heartbeats.
 const renewLease = `WITH ` + durable + `, clock AS MATERIALIZED (SELECT clock_timestamp() AS now),
 live AS MATERIALIZED (SELECT n.id, n.relay FROM {node} n, clock WHERE n.expires_at > clock.now),
 me AS (
   UPDATE {node} n SET expires_at = clock.now + $3::double precision * interval '1 second' FROM clock, durable
   WHERE n.id = $1 AND NOT EXISTS (SELECT FROM live WHERE relay <> $2) RETURNING n.id
 )
-SELECT 0 AS kind, 0 AS lane, 0::bigint AS epoch, id, '' AS relay, true AS live FROM me
+SELECT 0 AS kind, 0 AS lane, {timeline}() AS epoch, id, '' AS relay, true AS live FROM me
 UNION ALL SELECT 1, 0, 0, id, relay, true FROM live WHERE relay <> $2
 UNION ALL SELECT 2, 0, 0, id, relay, true FROM live WHERE id <> $1
 UNION ALL SELECT 3, l.lane, l.epoch, l.owner, '', l.owner = $1 OR EXISTS (SELECT FROM live WHERE live.id = l.owner) FROM {lane} l
@@ -57,7 +58,7 @@ free AS (
 )
 UPDATE {lane} l SET owner = $1, epoch = l.epoch + 1, token = gen_random_uuid(), in_flight = $3, dirty = false
 FROM free WHERE l.lane = free.lane
-RETURNING l.lane, l.epoch, l.token, free.dirty OR free.owner IS NOT NULL, free.in_flight`
+RETURNING l.lane, l.epoch, l.token, free.dirty OR free.owner IS NOT NULL, free.in_flight, {timeline}()`
 
 // releaseLanes releases lanes that are still held.
 const releaseLanes = `WITH ` + durable + `
@@ -113,7 +114,7 @@ func (c *core) standby(ctx context.Context, err error) error {
 // lease to renew.
 func (c *core) renew(ctx context.Context, node store.Node, lease time.Duration) (m store.Membership, renewed bool, err error) {
 	var kind, lane int
-	var epoch int64
+	var epoch, timeline int64
 	var id waybill.ID
 	var relay, other string
 	var live *bool // NULL for a lane without an owner
@@ -121,7 +122,7 @@ func (c *core) renew(ctx context.Context, node store.Node, lease time.Duration) 
 	err = collect(rows, err, func() error {
 		switch kind {
 		case 0:
-			renewed = true
+			renewed, timeline = true, epoch
 			m.Nodes = append(m.Nodes, node)
 		case 1:
 			other = relay
@@ -138,13 +139,16 @@ func (c *core) renew(ctx context.Context, node store.Node, lease time.Duration) 
 	if other != "" {
 		return store.Membership{}, false, fmt.Errorf("pgstore: %w: %q", waybill.ErrOtherRelay, other)
 	}
+	if err := c.beat(ctx, timeline); err != nil {
+		return store.Membership{}, false, err
+	}
 	return m, renewed, nil
 }
 
 // Acquire implements [driver.Lanes].
 func (c *core) Acquire(ctx context.Context, node store.Node, lanes []int, window int) ([]driver.Lease, error) {
 	var lane, prev int
-	var epoch int64
+	var epoch, timeline int64
 	var token waybill.ID
 	var unclean bool
 	var leases []driver.Lease
@@ -152,11 +156,14 @@ func (c *core) Acquire(ctx context.Context, node store.Node, lanes []int, window
 	err = collect(rows, err, func() error {
 		leases = append(leases, driver.Lease{Lane: lane, Epoch: epoch, Token: token, Unclean: unclean, Window: prev})
 		return nil
-	}, &lane, &epoch, c.db.scanID(&token), &unclean, &prev)
+	}, &lane, &epoch, c.db.scanID(&token), &unclean, &prev, &timeline)
 	if err != nil {
 		return nil, c.explain(err)
 	}
 	if len(leases) > 0 {
+		if err := c.acquired(leases, timeline); err != nil {
+			return nil, err
+		}
 		return leases, nil
 	}
 	// Either no lane was free, or the node itself is not live. Only the second

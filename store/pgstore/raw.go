@@ -25,13 +25,13 @@ const rawColumns = `lane, seq, id, type, aggregate_type, aggregate_id, tenant_id
  occurred_at, priority, correlation_id, causation_id, headers, content_type, payload, created_at, available_at`
 
 // fetchRaw is fetch without expressions on the columns. The clock is a separate
-// row, in the column created_at, with the lane -1. Primary key of outbox (lane,
-// seq).
+// row, in the column created_at, with the lane -1 and the timeline as its seq.
+// Primary key of outbox (lane, seq).
 const fetchRaw = `SELECT r.* FROM unnest($1::smallint[], $2::bigint[], $3::bigint[]) AS c(l, after, up_to)
 CROSS JOIN LATERAL (
   SELECT ` + rawColumns + ` FROM {outbox} o WHERE o.lane = c.l AND o.seq > c.after AND o.seq <= c.up_to ORDER BY o.seq LIMIT {limit}
 ) AS r
-UNION ALL SELECT -1::smallint, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0, NULL, NULL, 0::smallint, NULL, NULL, NULL, NULL, NULL, now(), NULL`
+UNION ALL SELECT -1::smallint, {timeline}(), NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0, NULL, NULL, 0::smallint, NULL, NULL, NULL, NULL, NULL, now(), NULL`
 
 // rawCount is the number of columns. rawTexts marks the text columns, whose
 // bytes are the same in every format.
@@ -51,10 +51,10 @@ func (c *core) fetchPage(ctx context.Context, limit int, args ...any) (p driver.
 	// The capacity is about the size of the last page.
 	p.Rows = make([]store.Row, 0, c.pageSize.Load())
 	var d rawDecoder
-	size := 0
+	size, timeline := 0, int64(0)
 	ok, err = c.raw(ctx, limited(c.sql.fetchRaw, limit), rawTexts[:], func(values [][]byte) error {
 		if int16(binary.BigEndian.Uint16(values[0])) < 0 {
-			p.Now = rawTime(values[19])
+			p.Now, timeline = rawTime(values[19]), int64(binary.BigEndian.Uint64(values[1]))
 			return nil
 		}
 		// As Page.Add, without a copy of the row.
@@ -67,6 +67,9 @@ func (c *core) fetchPage(ctx context.Context, limit int, args ...any) (p driver.
 	}, args...)
 	if err != nil || !ok {
 		return driver.Page{}, ok, err
+	}
+	if err := c.readOn(timeline, p.Rows); err != nil {
+		return driver.Page{}, true, err
 	}
 	c.pageSize.Store(int64(len(p.Rows) + len(p.Rows)/8))
 	return p, true, nil

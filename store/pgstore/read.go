@@ -3,6 +3,7 @@ package pgstore
 import (
 	"context"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -40,7 +41,7 @@ const dueRows = `SELECT ` + readColumns + `, r.due_at, coalesce(r.attempts, 0), 
  coalesce(r.last_error, ''), now(), (
   SELECT min(n.due_at) FROM unnest($1::smallint[]) AS c(l)
   CROSS JOIN LATERAL (SELECT d.due_at FROM {delayed} d WHERE d.lane = c.l AND d.due_at > now() ORDER BY d.due_at LIMIT 1) AS n
-) FROM (SELECT) AS once LEFT JOIN (
+)` + readTimeline + ` FROM (SELECT) AS once LEFT JOIN (
   unnest($1::smallint[]) AS c(l)
   CROSS JOIN LATERAL (SELECT * FROM {delayed} d WHERE d.lane = c.l AND d.due_at <= now() ORDER BY d.due_at, d.seq LIMIT {limit}) AS r
 ) ON true ORDER BY r.due_at, r.seq LIMIT {limit}`
@@ -99,15 +100,19 @@ func (c *core) page(ctx context.Context, query string, args ...any) (driver.Page
 // pageAnd reads whole rows and the additional columns of the statement.
 func (c *core) pageAnd(ctx context.Context, rec *record, behind []any, query string, args ...any) (driver.Page, error) {
 	var p driver.Page
+	var timeline int64
 	rows, err := c.db.ordered(ctx, query, args...)
 	err = collect(rows, err, func() error {
 		if rec.lane < 0 {
 			return nil
 		}
 		return p.Add(rec.decode())
-	}, append(rec.dest(c.db), behind...)...)
+	}, slices.Concat(rec.dest(c.db), behind, []any{&timeline})...)
 	if err != nil {
 		return driver.Page{}, c.explain(err)
+	}
+	if err := c.readOn(timeline, p.Rows); err != nil {
+		return driver.Page{}, err
 	}
 	p.Now = rec.now.UTC()
 	return p, nil

@@ -19,6 +19,7 @@ type statements struct {
 	lockNodes, join, renew, live string
 	acquire                      string
 	release, leave               string
+	keepTimeline                 string
 	fetch, sweep, load, due      string
 	drawn, drawers               string
 	fetchRaw                     string
@@ -85,7 +86,10 @@ const readColumns = `coalesce(lane, -1), coalesce(seq, 0), id, coalesce(type, ''
  coalesce(headers, ''), coalesce(content_type, ''), payload, coalesce(created_at, now())`
 
 // readyColumns are the columns of a ready row r of the outbox.
-const readyColumns = readColumns + `, r.available_at, 0, 0, false, '', now()`
+const readyColumns = readColumns + `, r.available_at, 0, 0, false, '', now()` + readTimeline
+
+// readTimeline is the last column of every read for deliveries.
+const readTimeline = `, (SELECT {timeline}())`
 
 // aggregateColumns are the columns by which an event is ordered, as they read.
 // An event without an aggregate id is not ordered.
@@ -191,7 +195,7 @@ WHERE datname = current_database() AND usename = session_user AND pid <> pg_back
  OR EXISTS (SELECT FROM {dead} WHERE id = $1) OR EXISTS (SELECT FROM {history} WHERE id = $1),
  coalesce((SELECT value FROM {setting} WHERE name = 'history_from'), '')`),
 
-		drawn: r(`SELECT coalesce(pg_sequence_last_value('{outbox_seq}'::regclass), 0)`),
+		drawn: r(`SELECT coalesce(pg_sequence_last_value('{outbox_seq}'::regclass), 0)` + readTimeline),
 		// A transaction has two names once it has a transaction id. A prepared
 		// transaction loses its virtual transaction id when the server
 		// restarts.
@@ -212,6 +216,8 @@ WHERE l.locktype = 'transactionid' AND l.mode = 'ExclusiveLock' AND l.granted`),
 		acquire: r(acquireLanes),
 		release: r(releaseLanes),
 		leave:   r(leaveRelay),
+
+		keepTimeline: r(keepTimeline),
 
 		fetch: r(fetchRows(readyColumns)),
 		sweep: r(sweepKeys),

@@ -15,13 +15,17 @@ const insufficientPrivilege = "42501"
 // server. Every account may read the locks.
 func (c *core) OpenWriters(ctx context.Context) (driver.WriterState, error) {
 	var w driver.WriterState
+	var timeline int64
 	rows, err := c.db.query(ctx, c.sql.drawn)
-	err = collect(rows, err, func() error { return nil }, &w.HighSeq)
+	err = collect(rows, err, func() error { return nil }, &w.HighSeq, &timeline)
 	if sqlState(err) == insufficientPrivilege {
 		return driver.WriterState{Unknown: true}, nil
 	}
 	if err != nil {
 		return driver.WriterState{}, c.explain(err)
+	}
+	if err := c.readOn(timeline, nil); err != nil {
+		return driver.WriterState{}, err
 	}
 	w.Issued = w.HighSeq
 	// The order matters: transactions that draw after this point draw higher
