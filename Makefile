@@ -83,6 +83,14 @@ test-postgres-versions: testserver ## run the store's suite on every major versi
 test-stores-full: testserver ## run every store's suite in full over every way to connect: poolers, protocols, clocks; longer runs of chaos and crashes
 	$(WITH_SERVERS) env WAYBILL_TEST_FULL=1 $(RACE) ./store/pgstore ./store/mysqlstore ./store/sqlitestore ./internal/e2e/chaos ./internal/e2e/process
 
+FAILURES ?= 20
+.PHONY: test-clusters
+test-clusters: testserver ## break the leaders of clusters under load, and check every promise: FAILURES=20; ONLY=Postgres limits it
+	@mkdir -p .tools/clusters
+	go test -c -vet=off -o .tools/clusters/clusters.test ./cmd/waybill/internal/clusters
+	$(TESTSERVER) run --no-sync --only postgres -- env WAYBILL_TEST_FAILURES=$(FAILURES) WAYBILL_TEST_REPORTS=$(CURDIR)/.tools/clusters \
+		.tools/clusters/clusters.test -test.v -test.timeout 0 -test.run '$(ONLY)'
+
 .PHONY: test-all
 test-all: test test-brokers ## make test and make test-brokers
 

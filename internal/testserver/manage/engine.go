@@ -75,6 +75,10 @@ type fetcher interface {
 	fetch(ctx context.Context, h *Home) error
 }
 
+// copier is an engine whose data is a copy of another server's, so there is no
+// template of it.
+type copier interface{ copied() }
+
 // engines returns all engines, in the order of reports.
 func engines() []engine {
 	all := []engine{postgres{}, mariadb{}, mysql{}, redis{}, rabbitmq{}, kafka{}, pulsar{}}
@@ -151,15 +155,16 @@ func (h *Home) startEngine(ctx context.Context, e engine, instance string) (Serv
 // in the instance's folder and renamed when complete, so a template that exists
 // is complete, and an interrupted one is swept with its instance.
 func (h *Home) fill(ctx context.Context, e engine, acct account, at place, version string) error {
+	if _, ok := e.(copier); ok {
+		return runSteps(ctx, acct, at, e.recipe(at.data))
+	}
 	template := filepath.Join(h.dir, "templates", templateName(e, acct, version))
 	if _, err := os.Stat(template); err == nil {
 		// -p keeps the modes that PostgreSQL requires.
 		return runStep(ctx, acct, at, step{argv: []string{"cp", "-Rp", template, at.data}})
 	}
-	for _, s := range e.recipe(at.data) {
-		if err := runStep(ctx, acct, at, s); err != nil {
-			return err
-		}
+	if err := runSteps(ctx, acct, at, e.recipe(at.data)); err != nil {
+		return err
 	}
 	building := filepath.Join(at.dir, "template")
 	if err := runStep(ctx, acct, at, step{argv: []string{"cp", "-Rp", at.data, building}}); err != nil {
@@ -176,6 +181,15 @@ func (h *Home) fill(ctx context.Context, e engine, acct account, at place, versi
 func templateName(e engine, acct account, version string) string {
 	sum := sha256.Sum256(fmt.Append(nil, e.recipe("DATA"), acct.name))
 	return fmt.Sprintf("%s-%s-%x", e.name(), version, sum[:4])
+}
+
+func runSteps(ctx context.Context, acct account, at place, steps []step) error {
+	for _, s := range steps {
+		if err := runStep(ctx, acct, at, s); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func runStep(ctx context.Context, acct account, at place, s step) error {

@@ -39,6 +39,16 @@ func KafkaCluster(tb testing.TB, brokers int) []manage.Server {
 	return in.Servers
 }
 
+// PostgresPair starts a primary and a standby that end with the test.
+func PostgresPair(tb testing.TB) *manage.PostgresPair {
+	tb.Helper()
+	pair, err := start(tb, manage.Request{Only: []string{testserver.PostgresName}, Private: true}).AddStandby(tb.Context())
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return pair
+}
+
 func start(tb testing.TB, req manage.Request) *manage.Instance {
 	tb.Helper()
 	testserver.Address(tb, req.Only[0])
