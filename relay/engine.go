@@ -148,8 +148,8 @@ func (e *engine) run(ctx context.Context) error {
 			return err
 		}
 		e.act()
-		if e.once != nil {
-			e.once.check(e)
+		if e.once != nil && e.once.check(e) {
+			continue
 		}
 		e.schedule()
 		select {

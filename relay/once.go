@@ -43,10 +43,11 @@ type onceRun struct {
 	down error
 }
 
-// check stops the engine when there is nothing to deliver.
-func (o *onceRun) check(e *engine) {
+// check stops the engine when there is nothing to deliver. It reports whether
+// it did: the lanes can then be released now.
+func (o *onceRun) check(e *engine) bool {
 	if e.stopping || !e.isIdle(time.Now()) {
-		return
+		return false
 	}
 	o.done = true
 	var errs []error
@@ -58,6 +59,7 @@ func (o *onceRun) check(e *engine) {
 	o.down = errors.Join(errs...)
 	e.log.Debug("nothing is left to deliver", slog.Int(logkey.Lanes, e.main.ledger.LaneCount()))
 	e.stop()
+	return true
 }
 
 // isIdle reports whether this node has its lanes, and there is nothing to

@@ -63,9 +63,13 @@ func TestOnce(t *testing.T) {
 		if took := time.Since(began); took > time.Minute {
 			t.Errorf("Once took %v", took)
 		}
+		began = time.Now()
 		once(nil)
 		if c.count() != 1500 {
 			t.Errorf("the second call delivered %d events", c.count()-1500)
+		}
+		if took := time.Since(began); took > time.Second { // synctest's time
+			t.Errorf("Once took %v with nothing to deliver: it waits for a timer", took)
 		}
 		f.write(event("0", 1))
 		pass(time.Hour)
