@@ -38,8 +38,8 @@ type intake struct {
 }
 
 // Accept implements [driver.InboxTx].
-func (s *backend[T]) Accept(_ context.Context, tx T, owner waybill.ID, in []store.InboxEntry) ([]driver.AcceptResult, error) {
-	x, err := s.txnOf(tx)
+func (s *backend[T]) Accept(ctx context.Context, tx T, owner waybill.ID, in []store.InboxEntry) ([]driver.AcceptResult, error) {
+	x, err := s.txnOf(ctx, tx)
 	if err != nil {
 		return nil, fmt.Errorf("memstore: accept: %w", err)
 	}
@@ -69,7 +69,7 @@ func (s *backend[T]) Accept(_ context.Context, tx T, owner waybill.ID, in []stor
 
 // Succeed implements [driver.InboxTx].
 func (s *backend[T]) Succeed(ctx context.Context, tx T, a driver.Attempt) (bool, error) {
-	x, err := s.txnOf(tx)
+	x, err := s.txnOf(ctx, tx)
 	if err != nil {
 		return false, fmt.Errorf("memstore: succeed: %w", err)
 	}

@@ -35,8 +35,8 @@ type sending struct {
 }
 
 // RememberSent implements [driver.JobSender].
-func (s *backend[T]) RememberSent(_ context.Context, tx T, a driver.JobAttempt, list []driver.Sent) (bool, error) {
-	x, err := s.txnOf(tx)
+func (s *backend[T]) RememberSent(ctx context.Context, tx T, a driver.JobAttempt, list []driver.Sent) (bool, error) {
+	x, err := s.txnOf(ctx, tx)
 	if err != nil {
 		return false, fmt.Errorf("memstore: remember: %w", err)
 	}

@@ -31,8 +31,8 @@ type keyStep struct {
 }
 
 // TakeKey implements [driver.KeyTx].
-func (s *backend[T]) TakeKey(_ context.Context, tx T, c driver.KeyClaim) (driver.KeyTaken, error) {
-	x, err := s.txnOf(tx)
+func (s *backend[T]) TakeKey(ctx context.Context, tx T, c driver.KeyClaim) (driver.KeyTaken, error) {
+	x, err := s.txnOf(ctx, tx)
 	if err != nil {
 		return driver.KeyTaken{}, fmt.Errorf("memstore: take: %w", err)
 	}
@@ -71,7 +71,7 @@ func (s *backend[T]) SavePoint(ctx context.Context, tx T, a driver.KeyAttempt, p
 // attempt holds the key; with orTaken, also if the transaction itself took the
 // key.
 func (s *backend[T]) stepKey(ctx context.Context, tx T, a driver.KeyAttempt, orTaken bool, change func(r *keyed)) (bool, error) {
-	x, err := s.txnOf(tx)
+	x, err := s.txnOf(ctx, tx)
 	if err != nil {
 		return false, fmt.Errorf("memstore: key: %w", err)
 	}

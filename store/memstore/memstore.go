@@ -2,11 +2,11 @@
 // for the other stores, and a queue for services that do not need durability.
 // Its contents are lost when the process ends.
 //
-// [New] provides its own transactions. [Over] follows transactions of the
-// caller's database, of any type: it never writes to the database, and takes
-// the events after the commit. A crash between the two loses these events, and
-// reconciliation jobs can restore them. Switching to a store with tables
-// changes only the constructor call.
+// [New] provides its own transactions. [OverDB] follows those of a [*sql.DB],
+// and [Over] those of a database of any type: the store never writes to the
+// database, and takes the events after the commit. A crash between the two
+// loses these events, and reconciliation jobs can restore them. Switching to a
+// store with tables changes only the constructor call.
 package memstore
 
 import (
@@ -51,6 +51,8 @@ func newStore[T any](b *backend[T]) *Store[T] {
 type backend[T any] struct {
 	*tables
 	begin func(ctx context.Context, opts *sql.TxOptions) (Handle[T], error)
+	// join, if not nil, finds a transaction that the store did not begin.
+	join func(ctx context.Context, tx T) (*txn, error)
 
 	live sync.Map // *session[T] → struct{}: open transactions of InTx
 }
@@ -71,6 +73,8 @@ type Handle[T any] struct {
 	// [waybill.ErrUncertain]; [sql.ErrTxDone] is recognized as well.
 	Commit   func(ctx context.Context) error
 	Rollback func(ctx context.Context) error
+
+	txn *txn // nil: Begin makes one
 }
 
 // New returns a store with its own transactions.
@@ -110,9 +114,12 @@ func (s *backend[T]) Begin(ctx context.Context, opts *sql.TxOptions) (driver.Ses
 		return nil, err
 	}
 	sess := &session[T]{store: s, handle: h}
-	if tx, own := any(h.Tx).(*Tx); own {
+	switch tx, own := any(h.Tx).(*Tx); {
+	case own:
 		sess.txn = tx.txn
-	} else {
+	case h.txn != nil:
+		sess.txn = h.txn
+	default:
 		sess.txn = newTxn(s.tables)
 	}
 	s.live.Store(sess, struct{}{})
@@ -121,14 +128,14 @@ func (s *backend[T]) Begin(ctx context.Context, opts *sql.TxOptions) (driver.Ses
 
 // Append implements [driver.Appender].
 func (s *backend[T]) Append(ctx context.Context, tx T, evs []waybill.Event) ([]driver.AppendResult, error) {
-	txn, err := s.txnOf(tx)
+	txn, err := s.txnOf(ctx, tx)
 	if err != nil {
 		return nil, err
 	}
 	return txn.append(ctx, evs)
 }
 
-func (s *backend[T]) txnOf(tx T) (*txn, error) {
+func (s *backend[T]) txnOf(ctx context.Context, tx T) (*txn, error) {
 	if own, ok := any(tx).(*Tx); ok {
 		if own == nil || own.txn.tables != s.tables {
 			return nil, fmt.Errorf("%w: transaction of another store", waybill.ErrNoTx)
@@ -145,6 +152,9 @@ func (s *backend[T]) txnOf(tx T) (*txn, error) {
 		}
 		return found == nil
 	})
+	if found == nil && s.join != nil {
+		return s.join(ctx, tx)
+	}
 	if found == nil {
 		return nil, fmt.Errorf("%w: not a transaction of InTx", waybill.ErrNoTx)
 	}

@@ -165,7 +165,7 @@ func (s *backend[T]) Finish(ctx context.Context, tx T, done []waybill.Delivery) 
 	if len(done) == 0 {
 		return nil
 	}
-	x, err := s.txnOf(tx)
+	x, err := s.txnOf(ctx, tx)
 	if err != nil {
 		return fmt.Errorf("memstore: finish: %w", err)
 	}

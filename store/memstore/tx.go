@@ -272,7 +272,7 @@ func (x *txn) commit() driver.CommitInfo {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if x.over {
-		return driver.CommitInfo{Checked: true}
+		return driver.CommitInfo{Undone: x.undone, Checked: true}
 	}
 	now := clock()
 	for _, f := range x.finished {

@@ -74,7 +74,7 @@ type School struct {
 
 // NewSchool wires the school over its database, and starts nothing.
 func NewSchool(ctx context.Context, rows *sql.DB, age time.Duration, logger *slog.Logger) (*School, error) {
-	db, err := memstore.Over(begin(rows), memstore.Config{})
+	db, err := memstore.OverDB(rows, memstore.Config{})
 	if err != nil {
 		return nil, err
 	}
@@ -267,19 +267,4 @@ func openRows(ctx context.Context, file string) (*sql.DB, error) {
 	}
 	_, err = rows.ExecContext(ctx, tables)
 	return rows, err
-}
-
-// begin starts transactions of the school's database, for an outbox that
-// follows them.
-func begin(rows *sql.DB) func(ctx context.Context, opts *sql.TxOptions) (memstore.Handle[*sql.Tx], error) {
-	return func(ctx context.Context, opts *sql.TxOptions) (memstore.Handle[*sql.Tx], error) {
-		tx, err := rows.BeginTx(context.WithoutCancel(ctx), opts)
-		if err != nil {
-			return memstore.Handle[*sql.Tx]{}, err
-		}
-		return memstore.Handle[*sql.Tx]{
-			Tx:     tx,
-			Commit: func(context.Context) error { return tx.Commit() }, Rollback: func(context.Context) error { return tx.Rollback() },
-		}, nil
-	}
 }

@@ -62,7 +62,7 @@ func TestTableBackedTwin(t *testing.T) {
 			differ = append(differ, memory[i], table[i])
 		}
 	}
-	if len(differ) != 2 || !strings.Contains(differ[0], "memstore.Over(") || !strings.Contains(differ[1], "sqlitestore.New(") {
+	if len(differ) != 2 || !strings.Contains(differ[0], "memstore.OverDB(") || !strings.Contains(differ[1], "sqlitestore.New(") {
 		t.Errorf("these lines differ:\n%s", strings.Join(differ, "\n"))
 	}
 	cmd := exec.CommandContext(t.Context(), "go", "run", ".")

@@ -22,7 +22,6 @@ import (
 	"github.com/waybillhq/waybill/outbox"
 	"github.com/waybillhq/waybill/reconcile"
 	"github.com/waybillhq/waybill/relay"
-	"github.com/waybillhq/waybill/store/memstore"
 	"github.com/waybillhq/waybill/store/sqlitestore"
 )
 
@@ -262,19 +261,4 @@ func openRows(ctx context.Context, file string) (*sql.DB, error) {
 	}
 	_, err = rows.ExecContext(ctx, tables)
 	return rows, err
-}
-
-// begin starts transactions of the school's database, for an outbox that
-// follows them.
-func begin(rows *sql.DB) func(ctx context.Context, opts *sql.TxOptions) (memstore.Handle[*sql.Tx], error) {
-	return func(ctx context.Context, opts *sql.TxOptions) (memstore.Handle[*sql.Tx], error) {
-		tx, err := rows.BeginTx(context.WithoutCancel(ctx), opts)
-		if err != nil {
-			return memstore.Handle[*sql.Tx]{}, err
-		}
-		return memstore.Handle[*sql.Tx]{
-			Tx:     tx,
-			Commit: func(context.Context) error { return tx.Commit() }, Rollback: func(context.Context) error { return tx.Rollback() },
-		}, nil
-	}
 }

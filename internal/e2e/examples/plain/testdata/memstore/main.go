@@ -92,15 +92,7 @@ func open(ctx context.Context) (db *memstore.Store[*sql.Tx], closeAll func()) {
 	check(err)
 	shop, err := sql.Open("sqlite", "file:"+filepath.ToSlash(filepath.Join(dir, "shop.db"))+"?_txlock=immediate")
 	check(err)
-	db, err = memstore.Over(func(ctx context.Context, opts *sql.TxOptions) (memstore.Handle[*sql.Tx], error) {
-		tx, err := shop.BeginTx(context.WithoutCancel(ctx), opts)
-		if err != nil {
-			return memstore.Handle[*sql.Tx]{}, err
-		}
-		commit := func(context.Context) error { return tx.Commit() }
-		rollback := func(context.Context) error { return tx.Rollback() }
-		return memstore.Handle[*sql.Tx]{Tx: tx, Commit: commit, Rollback: rollback}, nil
-	}, memstore.Config{})
+	db, err = memstore.OverDB(shop, memstore.Config{})
 	check(err)
 	_, err = shop.ExecContext(ctx, `CREATE TABLE orders (id VARCHAR(20) PRIMARY KEY, total INTEGER)`)
 	check(err)

@@ -1,0 +1,3 @@
+// Package memory tests memory stores over the databases of services, which have
+// no table of the outbox.
+package memory
