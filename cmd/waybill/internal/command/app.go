@@ -60,7 +60,7 @@ Every setting is a flag, an environment variable and a key in the file; waybill 
 func (a *app) commands() []*cobra.Command {
 	return []*cobra.Command{
 		a.serve(), a.demo(), a.soak(), a.migrate(), a.configure(), a.stats(), a.list(), a.show(), a.tail(), a.dead(), a.blocked(), a.destinations(),
-		a.replay(), a.inbox(), a.keys(), a.audit(), a.events(), a.purge(), a.send(), a.reconcile(), a.restored(), a.doctor(), a.version(), a.completion(),
+		a.replay(), a.inbox(), a.keys(), a.audit(), a.events(), a.purge(), a.send(), a.imports(), a.reconcile(), a.restored(), a.doctor(), a.version(), a.completion(),
 	}
 }
 

@@ -135,6 +135,9 @@ func (s *script) fixture(words []string, text string) {
 	ctx := s.t.Context()
 	switch words[0] {
 	case "tables":
+	case "sql": // tables of other systems
+		_, err := st.SQL.ExecContext(ctx, text)
+		s.must(err)
 	case "events": // the name of each event is its state
 		s.events(ctx, st, relay.Continue)
 	case "blocked":
