@@ -28,20 +28,25 @@ const importLong = "The table must be in the database of the store. A batch of e
 	"--delete is given."
 
 func (a *app) imports() *cobra.Command {
-	return parent("import", "Copy the undelivered rows of another system's outbox table into the outbox", a.importTable(), a.importWatermill())
+	return parent("import", "Copy the undelivered rows of another system's outbox table into the outbox", a.importTable(), a.importWatermill(), a.importRiver(), a.importDebezium())
 }
 
-// importCommand returns a command that imports a table. marks describes what
-// --mark does; it is empty for a command with a flag --mark of its own.
-func (a *app) importCommand(use, short, long, what, marks string, layout func(arg string, f *importFlags) (importing.Layout, error)) (*cobra.Command, *importFlags) {
+// importCommand returns a command that imports a table. what describes its
+// arguments. marks describes what --mark does; it is empty for a command
+// without that flag, or with one of its own.
+func (a *app) importCommand(use, short, long, what, marks string, layout func(args []string, f *importFlags) (importing.Layout, error)) (*cobra.Command, *importFlags) {
 	f := &importFlags{}
+	maximum := 1
+	if strings.HasSuffix(use, "…") {
+		maximum = -1
+	}
 	cmd := &cobra.Command{
-		Use: use, Short: short, Args: needs(1, 1, what), Long: long + "\n\n" + importLong,
+		Use: use, Short: short, Args: needs(1, maximum, what), Long: long + "\n\n" + importLong,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := f.check(cmd); err != nil {
 				return err
 			}
-			l, err := layout(args[0], f)
+			l, err := layout(args, f)
 			if err != nil {
 				return err
 			}
@@ -88,29 +93,19 @@ func (f *importFlags) finish() error {
 }
 
 func (a *app) importTable() *cobra.Command {
-	own := importing.OwnTable{Columns: map[string]string{}}
+	var own importing.OwnTable
 	var columns []string
 	cmd, _ := a.importCommand("table TABLE", "Copy the undelivered rows of a service's own outbox table",
 		"Copy the undelivered rows of a service's own outbox table. --column says where the fields of an event come from; a value is the\n"+
 			"name of a column or an SQL expression. The fields:\n\n  "+fieldLines()+"\n\n"+
 			"  waybill import table outbox --where 'sent_at IS NULL' --column type=event_type --column payload=body \\\n"+
 			"    --column aggregate_type=\"'order'\" --column aggregate_id=order_id --mark 'sent_at = CURRENT_TIMESTAMP'",
-		"the name of a table", "", func(table string, f *importFlags) (importing.Layout, error) {
-			own.Table = table
+		"the name of a table", "", func(args []string, f *importFlags) (importing.Layout, error) {
+			own.Table = args[0]
 			f.mark = own.Set != ""
-			for _, c := range columns {
-				field, expression, ok := strings.Cut(c, "=")
-				if !ok || strings.TrimSpace(expression) == "" {
-					return nil, usage("write --column field=column", "--column %q names no column", c)
-				}
-				if !slices.Contains(importing.Fields(), field) {
-					advice := "see waybill import table --help"
-					if near := hint.Nearest(field, importing.Fields()); near != "" {
-						advice = "did you mean " + near + "?"
-					}
-					return nil, usage(advice, "an event has no field %s", field)
-				}
-				own.Columns[field] = strings.TrimSpace(expression)
+			var err error
+			if own.Columns, err = pairs("column", "an event", columns, importing.Fields()); err != nil {
+				return nil, err
 			}
 			for _, field := range []string{"payload", "type"} {
 				if own.Columns[field] == "" {
@@ -136,8 +131,8 @@ func (a *app) importWatermill() *cobra.Command {
 			"has the destination topic, the UUID and the metadata of the message inside.\n\n"+
 			"  waybill import watermill forwarder_topic --forwarder --consumer-group forwarder --mark",
 		"a topic", "Offset of the consumer group behind the imported messages, or their acknowledgment in a queue",
-		func(topic string, _ *importFlags) (importing.Layout, error) {
-			w.Topic = topic
+		func(args []string, _ *importFlags) (importing.Layout, error) {
+			w.Topic = args[0]
 			return w, nil
 		})
 	flags := cmd.Flags()
@@ -147,6 +142,75 @@ func (a *app) importWatermill() *cobra.Command {
 	flags.StringVar(&w.Table, "table", "", "Table of the messages; empty: watermill_TOPIC")
 	flags.StringVar(&w.Offsets, "offsets-table", "", "Table of the offsets; empty: watermill_offsets_TOPIC")
 	return cmd
+}
+
+func (a *app) importRiver() *cobra.Command {
+	var v importing.River
+	cmd, _ := a.importCommand("river KIND…", "Copy the waiting jobs of River",
+		"Copy the waiting jobs of River, in PostgreSQL: those of the kinds that are available, scheduled, pending or waiting for a retry. The\n"+
+			"kind of a job is the event's type, its arguments are the payload; a scheduled job is delivered at its time. Stop the clients of\n"+
+			"River before.\n\n"+
+			"  waybill import river order_placed order_paid --aggregate-type order --aggregate-arg order_id --mark",
+		"kinds of jobs", "Cancellation of the imported jobs",
+		func(args []string, _ *importFlags) (importing.Layout, error) {
+			v.Kinds = args
+			return v, nil
+		})
+	flags := cmd.Flags()
+	flags.StringVar(&v.AggregateType, "aggregate-type", "", "Aggregate type of the events")
+	flags.StringVar(&v.AggregateArg, "aggregate-arg", "", "Argument of the jobs that has the id of the aggregate; empty: the events have no order")
+	flags.BoolVar(&v.Running, "running", false, "Running jobs, too: those of workers that crashed")
+	flags.StringVar(&v.Table, "table", "river_job", "Table of the jobs")
+	return cmd
+}
+
+func (a *app) importDebezium() *cobra.Command {
+	var z importing.Debezium
+	var columns, headers []string
+	cmd, _ := a.importCommand("debezium TABLE", "Copy the rows of an outbox table that Debezium has not published",
+		"Copy the rows of a table of Debezium's outbox event router that the connector has not published. The table does not record which\n"+
+			"ones these are: --after is the id of the last row that was published. The columns are those of the router's defaults; --column\n"+
+			"names others, as the router's table.field.event settings do.\n\n"+
+			"  waybill import debezium outbox --order created_at --after 0b7c7bd4-2c1c-4f0e-8f0e-8f4f0a4a3c11 --column timestamp=created_at",
+		"a table", "",
+		func(args []string, _ *importFlags) (layout importing.Layout, err error) {
+			z.Table = args[0]
+			if z.Columns, err = pairs("column", "the router", columns, importing.DebeziumColumns()); err != nil {
+				return nil, err
+			}
+			z.Headers, err = pairs("header", "", headers, nil)
+			return z, err
+		})
+	flags := cmd.Flags()
+	flags.StringVar(&z.After, "after", "", "Id of the last row that the connector has published; empty: it has published none")
+	flags.StringVar(&z.Order, "order", "", "Column by which the rows are ordered, before the id; empty: the id")
+	flags.StringVar(&z.Where, "where", "", "Another condition of rows that are not published")
+	flags.StringVar(&z.Topic, "topic", importing.DebeziumTopic, "Topic of the events, as route.topic.replacement; empty: the type")
+	flags.StringArrayVar(&columns, "column", nil, "Column of a field of the router, as field=column; repeatable")
+	flags.StringArrayVar(&headers, "header", nil, "Column that becomes a header, as header=column; repeatable")
+	return cmd
+}
+
+// pairs parses the values name=value of a flag. The names must be known, unless
+// there is no list of them; of describes what has the names.
+func pairs(flag, of string, values, known []string) (map[string]string, error) {
+	out := map[string]string{}
+	for _, pair := range values {
+		name, value, ok := strings.Cut(pair, "=")
+		value = strings.TrimSpace(value)
+		switch {
+		case !ok || value == "" || name == "":
+			return nil, usage("write --"+flag+" name=column", "--%s %q names no column", flag, pair)
+		case known != nil && !slices.Contains(known, name):
+			advice := "fields: " + strings.Join(known, ", ")
+			if near := hint.Nearest(name, known); near != "" {
+				advice = "did you mean " + near + "?"
+			}
+			return nil, usage(advice, "%s has no field %s", of, name)
+		}
+		out[name] = value
+	}
+	return out, nil
 }
 
 // fieldLines lists the fields of an event on two lines.
