@@ -90,6 +90,9 @@ type Destination struct {
 	Lag    time.Duration
 	// PausedFor is how long the destination has been paused; 0 if it is not.
 	PausedFor time.Duration
+	// Troubles are the reasons why the destination does not take the events of
+	// relay nodes as they come, the longest first.
+	Troubles []Trouble
 }
 
 // Waiting is the number of events in the backlog that are not dead.
@@ -112,6 +115,9 @@ func (s *Destinations) List(ctx context.Context) ([]Destination, error) {
 			return nil, err
 		}
 		out = append(out, counted)
+	}
+	if err := s.addTroubles(ctx, out); err != nil {
+		return nil, err
 	}
 	if s.cfg.Observe.Destinations != nil {
 		s.cfg.Observe.Destinations(infoOf(out))
@@ -137,7 +143,32 @@ func (s *Destinations) Find(ctx context.Context, name string) (Destination, erro
 	if err != nil {
 		return Destination{}, err
 	}
-	return s.count(ctx, d)
+	counted, err := s.count(ctx, d)
+	if err != nil {
+		return Destination{}, err
+	}
+	one := []Destination{counted}
+	err = s.addTroubles(ctx, one)
+	return one[0], err
+}
+
+// addTroubles adds what the live nodes report about destinations.
+func (s *Destinations) addTroubles(ctx context.Context, all []Destination) error {
+	if len(all) == 0 {
+		return nil
+	}
+	m, err := s.outbox.members(ctx)
+	if err != nil {
+		return fmt.Errorf("admin: reading the reports of relay nodes: %w", err)
+	}
+	for _, t := range Troubles(m) {
+		for i := range all {
+			if all[i].Name == t.Destination {
+				all[i].Troubles = append(all[i].Troubles, t)
+			}
+		}
+	}
+	return nil
 }
 
 // count counts the rows of a destination's backlog.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -231,7 +232,7 @@ func TestDestinations(t *testing.T) {
 		}) {
 			t.Errorf("the observer is told %+v", told)
 		}
-		if one, err := g.ops.Find(t.Context(), "shipping"); err != nil || one != busy {
+		if one, err := g.ops.Find(t.Context(), "shipping"); err != nil || !reflect.DeepEqual(one, busy) {
 			t.Errorf("Find: %+v, %v", one, err)
 		}
 	})

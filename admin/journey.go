@@ -60,7 +60,7 @@ func (d *Outbox) Journey(ctx context.Context, id waybill.ID) (Journey, error) {
 	default:
 		return Journey{}, d.unknown(ctx, id)
 	}
-	stats, err := d.owners.Stats(ctx)
+	stats, err := d.members(ctx)
 	if err != nil {
 		return Journey{}, fmt.Errorf("admin: event %s: %w", id, err)
 	}

@@ -53,6 +53,10 @@ const (
 	ReasonCaptured ReasonKind = "captured"
 	// ReasonPaused: the destination is paused.
 	ReasonPaused ReasonKind = "paused"
+	// ReasonDown: the destination is unavailable.
+	ReasonDown ReasonKind = "down"
+	// ReasonLimited: the event waits for the rate of the destination.
+	ReasonLimited ReasonKind = "rate_limited"
 	// ReasonHeld: an earlier event of the aggregate must come first.
 	ReasonHeld ReasonKind = "held"
 	// ReasonScheduled: the event is not due yet.
@@ -104,10 +108,10 @@ func (d *Outbox) unknown(ctx context.Context, id waybill.ID) error {
 // first.
 func (d *Outbox) why(ctx context.Context, j *Journey, found bool, s store.Stats) ([]Reason, error) {
 	var out []Reason
-	pending := false
+	pending, troubles := false, Troubles(s)
 	add := func(at *Outbox, r store.Record, behind *store.Record, to store.Destination) error {
 		pending = pending || r.State == store.Ready || r.State == store.Delayed
-		one, err := at.waits(ctx, &place{r, behind, to, j.Owner, s.Now})
+		one, err := at.waits(ctx, &place{r, behind, to, j.Owner, s.Now, troubles})
 		if one.Kind != ReasonInFlight || j.Live {
 			out = append(out, one)
 		}
@@ -161,6 +165,8 @@ type place struct {
 	to     store.Destination // its name is empty in the outbox
 	owner  waybill.ID
 	now    time.Time
+	// troubles are those of all destinations.
+	troubles []Trouble
 }
 
 // at names the place: " at destination billing", or nothing.
@@ -196,6 +202,7 @@ func (d *Outbox) waits(ctx context.Context, p *place) (Reason, error) {
 	case p.DueAt.After(p.now) && p.Attempts > 0:
 		r.Kind, r.Until, r.Commands = ReasonRetry, p.DueAt, []string{p.command("list --state failed")}
 		r.Text = fmt.Sprintf("It has failed%s, %s, and is tried again in %s%s.", p.at(), times(p.Attempts), words.Span(p.DueAt.Sub(p.now)), because(p.LastError))
+	case p.troubled(&r):
 	case p.DueAt.After(p.now):
 		r.Kind, r.Until, r.Commands = ReasonScheduled, p.DueAt, []string{p.command("list --state scheduled")}
 		r.Text = fmt.Sprintf("It is scheduled: it is due%s in %s.", p.at(), words.Span(p.DueAt.Sub(p.now)))

@@ -163,3 +163,73 @@ func TestWhyOfAnEventWithoutHistory(t *testing.T) {
 		t.Errorf("%+v", err)
 	}
 }
+
+// reports makes a node the owner of every lane, with a report. beat replaces
+// the report.
+func (g *ground) reports(troubles ...driver.Trouble) (beat func(troubles ...driver.Trouble)) {
+	g.t.Helper()
+	node := store.Node{ID: g.own(), Relay: "relay"}
+	beat = func(troubles ...driver.Trouble) {
+		node.Report = driver.EncodeNodeReport(&driver.NodeReport{Host: "h", StartedAt: time.Now(), At: time.Now(), Troubles: troubles}, 24*time.Hour)
+		_, err := g.roles.Relay.Heartbeat(g.t.Context(), node, 24*time.Hour)
+		g.must(err)
+	}
+	beat(troubles...)
+	return beat
+}
+
+// TestWhyOfAPartThatIsDown: an event of another part does not wait for it, as
+// far as that is known, and one of an unknown part does after a while.
+func TestWhyOfAPartThatIsDown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newGround(t, admin.Config{})
+		id := g.write("", 1)[0]
+		now := time.Now()
+		g.reports(
+			driver.Trouble{Part: "other", State: driver.TroubleDown, Since: now.Add(-time.Hour), Error: "gone", NextProbe: now.Add(20 * time.Second)},
+			driver.Trouble{Destination: "billing", State: driver.TroubleDown, Since: now.Add(-time.Minute), Error: "not here"},
+		)
+		g.wants(g.why(id), "It is in flight", admin.ReasonInFlight)
+		pass(6 * time.Second)
+		g.wants(g.why(id), "It waits: destination other has been down for 1 h: gone; the next probe is in 14 s.", admin.ReasonDown)
+		if r := g.why(id)[0]; r.Commands[0] != "waybill doctor" || !r.Since.Equal(now.Add(-time.Hour)) || !r.Until.Equal(now.Add(20*time.Second)) {
+			t.Errorf("%+v", r)
+		}
+		pass(20 * time.Second)
+		g.wants(g.why(id), "It waits: destination other has been down for 1 h: gone; a probe is due.", admin.ReasonDown)
+	})
+}
+
+// TestWhyOfAScheduledEventOfADestinationThatIsDown: an event that is due long
+// after the next probe is scheduled; one that waits for the probe is not.
+func TestWhyOfAScheduledEventOfADestinationThatIsDown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newGround(t, admin.Config{})
+		ev := waybill.NewEvent("ReminderDue", 1)
+		ev.ID, ev.Delay = waybill.NewID(), time.Hour
+		box, err := outbox.New(g.db, outbox.Config{})
+		g.must(err)
+		g.must(box.InTx(t.Context(), func(ctx context.Context, tx *memstore.Tx) error { return box.Write(ctx, tx, ev) }))
+		now := time.Now()
+		down := driver.Trouble{State: driver.TroubleDown, Since: now, Error: "no broker", NextProbe: now.Add(8 * time.Second)}
+		beat := g.reports(down)
+		g.wants(g.why(ev.ID), "It is scheduled: it is due in 1 h.", admin.ReasonScheduled)
+		pass(59*time.Minute + 30*time.Second)
+		g.wants(g.why(ev.ID), "It is scheduled: it is due in 30 s.", admin.ReasonScheduled)
+		down.NextProbe = time.Now().Add(40 * time.Second)
+		beat(down)
+		g.wants(g.why(ev.ID), "It waits: the destination has been down for 59 min: no broker; the next probe is in 40 s.", admin.ReasonDown)
+	})
+}
+
+// TestWhyOfARate: the rate is told with the answer that lowered it, and an
+// event that is not due waits for its time.
+func TestWhyOfARate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newGround(t, admin.Config{})
+		id := g.write("", 1)[0]
+		g.reports(driver.Trouble{State: driver.TroubleLimited, Since: time.Now(), Error: "429 Too Many Requests.", Rate: 12.3456})
+		pass(time.Minute)
+		g.wants(g.why(id), "It waits: the destination has been rate-limited for 1 min, to 12.35 events per second and node: 429 Too Many Requests.", admin.ReasonLimited)
+	})
+}

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/admin"
 	"github.com/waybillhq/waybill/store"
 )
 
@@ -171,10 +172,12 @@ type destinationsView struct {
 
 type destinationRow struct {
 	bar
-	// State is paused, failing, behind or ok, and LastError that of the first
-	// event that waits for a retry.
+	// State is paused, down, limited, failing, behind or ok, and LastError that
+	// of the first event that waits for a retry.
 	State     string
 	LastError string
+	// Reports are what relay nodes report about the destination.
+	Reports []string
 }
 
 func (d *Dashboard) destinations(p *page) (any, error) {
@@ -195,7 +198,8 @@ func (d *Dashboard) destinations(p *page) (any, error) {
 }
 
 func (d *Dashboard) destinationRow(ctx context.Context, b bar) (destinationRow, error) {
-	row := destinationRow{bar: b, State: "ok"}
+	row := destinationRow{bar: b, State: "ok", Reports: sentences(b.Troubles)}
+	isDown := slices.ContainsFunc(b.Troubles, func(t admin.Trouble) bool { return t.State == admin.TroubleDown })
 	if b.Destination.Failed > 0 {
 		rows, err := d.cfg.Destinations.Outbox(ctx, b.Name)
 		if err != nil {
@@ -208,6 +212,10 @@ func (d *Dashboard) destinationRow(ctx context.Context, b bar) (destinationRow, 
 	switch {
 	case b.IsPaused():
 		row.State = "paused"
+	case isDown:
+		row.State = "down"
+	case len(b.Troubles) > 0:
+		row.State = "limited"
 	case b.Failed > 0:
 		row.State = "failing"
 	case b.Behind > 0:

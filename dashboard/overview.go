@@ -149,13 +149,21 @@ func (d *Dashboard) overview(p *page) (any, error) {
 type relaysView struct {
 	*snapshot
 	Nodes []nodeRow
-	Lanes []store.LaneState
+	// Troubles are what the nodes report about destinations.
+	Troubles []string
+	Lanes    []store.LaneState
 }
 
 type nodeRow struct {
-	store.Node
+	ID    waybill.ID
+	Relay string
 	Lanes int
-	// Started is the time at which the node was started: that of its id.
+	// Process means that the node reports its process.
+	Process       bool
+	Host, Version string
+	PID           int
+	// Started is the time at which the node was started: that of its id, if it
+	// does not report it.
 	Started time.Time
 }
 
@@ -173,7 +181,12 @@ func (d *Dashboard) relays(p *page) (any, error) {
 	}
 	v := relaysView{snapshot: s, Lanes: s.Stats.Lanes}
 	for _, n := range s.Stats.Nodes {
-		v.Nodes = append(v.Nodes, nodeRow{Node: n, Lanes: owned[n.ID], Started: n.ID.Time()})
+		row := nodeRow{ID: n.ID, Relay: n.Relay, Lanes: owned[n.ID], Started: n.ID.Time()}
+		if r := admin.ReportOf(n); r != nil {
+			row.Process, row.Host, row.PID, row.Version, row.Started = true, r.Host, r.PID, r.Version, r.StartedAt
+		}
+		v.Nodes = append(v.Nodes, row)
 	}
+	v.Troubles = sentences(admin.Troubles(s.Stats.Stats))
 	return v, nil
 }

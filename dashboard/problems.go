@@ -3,6 +3,8 @@ package dashboard
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/waybillhq/waybill/admin"
@@ -76,6 +78,10 @@ func (s *snapshot) relayProblems() []trouble {
 			What: fmt.Sprintf("%d of %d lanes have no live relay: their events wait until a relay takes them over", unowned, len(s.Stats.Lanes)), Screen: "relays",
 		})
 	}
+	own := slices.DeleteFunc(admin.Troubles(s.Stats.Stats), func(t admin.Trouble) bool { return t.Destination != "" })
+	if len(own) > 0 {
+		out = append(out, trouble{Severe: true, What: reported(own[0]), Command: own[0].Commands[0], Screen: "relays"})
+	}
 	if len(s.Stats.Nodes) > 0 && s.Stats.Lag > late {
 		out = append(out, trouble{
 			Severe: true, What: "The oldest ready event has been waiting for " + span(s.Stats.Lag) + " although a relay is running",
@@ -110,7 +116,7 @@ func (d *Dashboard) outboxProblems(ctx context.Context, s admin.Stats) ([]troubl
 // destinationProblems are those of one destination.
 func (d *Dashboard) destinationProblems(ctx context.Context, to admin.Destination) ([]trouble, error) {
 	var out []trouble
-	if to.Failed == 0 && to.Dead == 0 && !to.IsPaused() {
+	if to.Failed == 0 && to.Dead == 0 && !to.IsPaused() && len(to.Troubles) == 0 {
 		return nil, nil
 	}
 	rows, err := d.cfg.Destinations.Outbox(ctx, to.Name)
@@ -123,6 +129,12 @@ func (d *Dashboard) destinationProblems(ctx context.Context, to admin.Destinatio
 		out = append(out, trouble{
 			Severe: to.Waiting() > 0, What: what, Cause: to.Reason, Command: "waybill destinations resume " + to.Name, Screen: "destinations",
 			Action: Resume, Destination: to.Name,
+		})
+	case len(to.Troubles) > 0:
+		t := to.Troubles[0]
+		out = append(out, trouble{
+			Severe: t.State == admin.TroubleDown, What: reported(t) + " " + waits(to.Waiting()) + ".", Command: t.Commands[0], Screen: "destinations",
+			Action: Probe, Destination: to.Name,
 		})
 	case to.Failed > 0:
 		text, err := lastError(ctx, rows)
@@ -147,6 +159,21 @@ func (d *Dashboard) destinationProblems(ctx context.Context, to admin.Destinatio
 	}
 	return out, nil
 }
+
+// reported returns a report about a destination as a sentence.
+func reported(t admin.Trouble) string { return sentence(strings.TrimSuffix(t.Text, ".")) }
+
+// sentences returns the first reports about destinations.
+func sentences(all []admin.Trouble) []string {
+	out := make([]string, 0, min(len(all), maxReports))
+	for _, t := range all[:min(len(all), maxReports)] {
+		out = append(out, reported(t))
+	}
+	return out
+}
+
+// maxReports is the maximum number of reports that a page shows together.
+const maxReports = 20
 
 // waits says how many events wait.
 func waits(n int64) string {

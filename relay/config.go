@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"runtime/debug"
 	"time"
 
 	"github.com/waybillhq/waybill/observe"
@@ -29,6 +30,10 @@ type Config struct {
 	// no other relay runs. The relay logs what it replaced. Set TakeOver for
 	// one start only. Defaults to false.
 	TakeOver bool
+	// Version is the version of the program, which this node reports to
+	// operators. Defaults to that of the main module as the go command recorded
+	// it, or to its commit.
+	Version string
 	// NewerTables lets the relay run on tables that have migrations unknown to
 	// this version of the code. Use it to roll back, if the changelog of the
 	// newer version allows that. Defaults to false: Run returns
@@ -204,6 +209,10 @@ func (c Config) complete() (Config, error) {
 	notNegative(c.DeadRetention, "DeadRetention")
 	optional(&c.PurgeInterval, time.Hour)
 	number(&c.PurgeBatchSize, "PurgeBatchSize", 500)
+	if c.Version == "" {
+		info, _ := debug.ReadBuildInfo()
+		c.Version = versionOf(info)
+	}
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}

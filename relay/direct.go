@@ -53,6 +53,7 @@ func (e *engine) route(it *ledger.Item, now time.Time) routing {
 			continue
 		}
 		if !l.behind && t.rate.room(1, now) == 0 {
+			t.waitsForRate(now)
 			t.allBehind("it receives more events than its rate allows", now)
 		}
 		if l.behind {

@@ -25,6 +25,7 @@ type engine struct {
 	cfg     Config
 	db      database
 	node    store.Node
+	self    driver.NodeReport // what all reports of this node say
 	log     *slog.Logger
 	observe observe.Hooks
 
@@ -95,6 +96,7 @@ func newBareEngine(db database, cfg Config) *engine {
 	e := &engine{
 		cfg: cfg, db: db, log: cfg.Logger, observe: cfg.Observe,
 		node:   store.Node{ID: waybill.NewID(), Relay: cfg.Name},
+		self:   newNodeReport(cfg, time.Now()),
 		source: db.Local(), ended: make(chan struct{}),
 		pages: make(chan readReply, 1), answers: make(chan settleReply, 1), results: make(chan *job, cfg.Workers),
 		lateAnswers: make(chan answer), asks: make(chan chan<- Health),

@@ -54,6 +54,7 @@ func (c *Config) environ() []environField {
 		{"Name", text(&c.Name)},
 		{"SinkName", text(&c.SinkName)},
 		{"TakeOver", parsed(&c.TakeOver, parseSwitch)},
+		{"Version", text(&c.Version)},
 		{"NewerTables", parsed(&c.NewerTables, parseSwitch)},
 		{"Workers", parsed(&c.Workers, parseNumber)},
 		{"BatchSize", parsed(&c.BatchSize, parseNumber)},

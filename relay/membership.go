@@ -28,6 +28,9 @@ type membership struct {
 	failed  error
 
 	nextBeat time.Time
+	began    time.Time // when the last heartbeat was sent
+	// news: the state of a destination has changed since then.
+	news     bool
 	notUntil time.Time // the earliest time of the next release, after one that failed
 	// lapse is the local deadline: the monotonic time before the last renewal
 	// was sent, plus the lease, less a margin.
@@ -166,6 +169,8 @@ func (e *engine) membership(now time.Time) {
 		return
 	case !now.Before(m.nextBeat):
 		j.kind = beat
+		j.node.Report = e.nodeReport(now)
+		m.began, m.news = now, false
 		if !m.joined {
 			j.names = e.targetNames()
 		}
@@ -301,6 +306,7 @@ func (e *engine) finishBeat(r memberReply) {
 	if len(r.view.Nodes) > 1 {
 		m.nextBeat = r.began.Add(min(memberInterval, e.cfg.Heartbeat))
 	}
+	m.hasten()
 	m.renewed(r.began, e.cfg.Lease)
 	e.renewLease()
 	if e.total != len(r.view.Lanes) {

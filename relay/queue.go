@@ -169,6 +169,7 @@ func (q *queue) dispatch(now time.Time) {
 		limit := q.batchSize(q.ledger.Ready())
 		if q.to != nil {
 			if limit = q.to.rate.room(limit, now); limit == 0 {
+				q.to.waitsForRate(now)
 				return // schedule waits for the rate
 			}
 		}

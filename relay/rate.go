@@ -84,6 +84,13 @@ func (r *rate) next(now time.Time) time.Time {
 	return now.Add(time.Duration(math.Ceil((1 - r.tokens) / r.limit * float64(time.Second))))
 }
 
+// current returns the limit in events per second; 0: none.
+func (r *rate) current() float64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.limit
+}
+
 func (r *rate) refill(now time.Time) {
 	if since := now.Sub(r.at); !r.at.IsZero() && since > 0 {
 		r.tokens = min(r.tokens+since.Seconds()*r.limit, max(r.limit, 1))

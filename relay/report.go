@@ -50,12 +50,14 @@ func (q *queue) fact(f ledger.Fact, now time.Time) {
 			e.pauseTarget(q.to, f.Err, now)
 		}
 	case ledger.Down:
+		e.member.reportSoon()
 		if f.First {
 			e.downLoggedAt = now
 		}
 		e.log.Warn("destination is down", slog.String(logkey.Destination, q.destination(f.Destination)), slog.String(logkey.Error, f.Err.Error()))
 		e.reportPaused(q.destination(f.Destination), true)
 	case ledger.Back:
+		e.member.reportSoon()
 		message := "destination is back"
 		if f.Abandoned {
 			message = "destination is no longer probed: no event is waiting for it here"

@@ -47,6 +47,7 @@ type target struct {
 	// are in its backlog: their direct calls ended after they were diverted.
 	known   map[waybill.ID]struct{}
 	rate    *rate
+	limited limited
 	breaker breaker
 	calls   chan struct{} // holds one element per running call
 	filter  *outage.Log   // panics of the filter
@@ -103,6 +104,7 @@ func newTarget(e *engine, d Destination, index int) *target {
 		Destination: d, e: e, bit: 1 << index, retry: d.backoff(), lanes: make(map[int]*targetLane), known: make(map[waybill.ID]struct{}),
 		rate: newRate(d.Rate), calls: make(chan struct{}, d.Concurrency), breaker: breaker{limit: d.PauseAfter},
 	}
+	t.limited.of = t.rate
 	t.filter = outage.New(e.log, "the filter of a destination", logkey.Destination, d.Name)
 	cfg := d.ledgerConfig(e.cfg)
 	cfg.MayTake = t.mayTake
@@ -312,9 +314,11 @@ func (t *target) adapt(err error, now time.Time) {
 	switch class, delay := waybill.Classify(err); {
 	case class == waybill.ClassDone:
 		if t.rate.accepted(now) {
+			t.limited.err = ""
 			t.e.log.Info("destination takes events at its usual rate", slog.String(logkey.Destination, t.Name))
 		}
 	case class == waybill.ClassRetry && (delay > 0 || asksForFewer(err)):
+		t.limited.err = err.Error()
 		if limit, first := t.rate.slowDown(now); first {
 			t.e.log.Info("destination asks for fewer events", slog.String(logkey.Destination, t.Name), slog.Float64(logkey.Rate, limit))
 		}

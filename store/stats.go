@@ -29,14 +29,6 @@ type Stats struct {
 	Membership
 }
 
-// Node is one running relay.
-type Node struct {
-	// ID is new for every run.
-	ID waybill.ID
-	// Relay is the name of the relay; an outbox has one relay.
-	Relay string
-}
-
 // Membership is the set of live nodes and lane owners at one moment of the
 // database's clock.
 type Membership struct {

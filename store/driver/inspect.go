@@ -29,6 +29,14 @@ type Inspector interface {
 	Find(ctx context.Context, id waybill.ID) ([]store.Record, error)
 }
 
+// Members is implemented by stores that read the live nodes and the owners of
+// lanes without counting rows, which can take long. It is optional: callers
+// find it by a type assertion on [OutboxAdmin], and call Stats otherwise.
+type Members interface {
+	// Members returns the fields Now and Membership of [Inspector.Stats].
+	Members(ctx context.Context) (store.Stats, error)
+}
+
 // DeadLetters changes dead letters. All methods commit synchronously, accept
 // any number of ids, skip ids that do not exist, and return the ids of the
 // changed events: a second call changes nothing.

@@ -26,7 +26,9 @@ type Lanes interface {
 	// Heartbeat makes the node live for lease from now, by the database's
 	// clock, and returns the state of all lanes and the live nodes. If a node
 	// with another relay name is live, it returns [waybill.ErrOtherRelay] and
-	// changes nothing.
+	// changes nothing. The node's report, at most [MaxNodeReport] bytes
+	// without NUL, replaces the one of its last heartbeat; the nodes of the
+	// result have none.
 	Heartbeat(ctx context.Context, node store.Node, lease time.Duration) (store.Membership, error)
 	// Acquire acquires those of the lanes that are free: released, or owned by
 	// a node that is not live. It waits for running settlements. window is the

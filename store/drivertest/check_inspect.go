@@ -3,6 +3,7 @@ package drivertest
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -366,15 +367,40 @@ func stats[T any](ctx context.Context, t tb, b *env[T]) {
 	want("nearly nothing", store.Stats{Scheduled: 2, Dead: 2, Holding: 1})
 }
 
+// wantMembers compares Members, if the store has it, with Stats.
+func (b *env[T]) wantMembers(ctx context.Context, t tb) {
+	t.Helper()
+	db, ok := b.DB.OutboxAdmin.(driver.Members)
+	if !ok {
+		return
+	}
+	before := b.now(ctx, t)
+	got, err := db.Members(ctx)
+	if err != nil || got.Now.Before(before.Add(-time.Millisecond)) || got.Now.After(b.now(ctx, t).Add(time.Millisecond)) {
+		t.Errorf("Members is of %v, asked at %v; %v", got.Now, before, err)
+	}
+	s := b.stats(ctx, t)
+	s = store.Stats{Now: got.Now, Membership: s.Membership}
+	show := func(s store.Stats) string {
+		return fmt.Sprint(s.Lanes, s.Nodes, s.Ready, s.Dead, s.Holding, s.Oldest)
+	}
+	if show(got) != show(s) {
+		t.Errorf("Members is\n%s, want\n%s", show(got), show(s))
+	}
+}
+
 // statsMembers compares Stats with a heartbeat; Stats makes no node live.
 func statsMembers[T any](ctx context.Context, t tb, b *env[T]) {
 	if s := b.stats(ctx, t); len(s.Nodes) > 0 || len(s.Lanes) != b.lanes {
 		t.Errorf("with no relay, Stats has the nodes %v and %d of %d lanes", s.Nodes, len(s.Lanes), b.lanes)
 	}
 	one, two := b.node(ctx, t, b.DB.Relay), b.node(ctx, t, b.second().Relay)
+	b.wantMembers(ctx, t)
 	b.acquire(ctx, t, b.DB.Relay, one, 0)
+	b.wantMembers(ctx, t)
 	m := b.beat(ctx, t, b.DB.Relay, two, defaultLease)
 	s := b.stats(ctx, t)
+	s.Nodes = withoutReports(s.Nodes)
 	byID := func(x, y store.Node) int { return slices.Compare(x.ID[:], y.ID[:]) }
 	if got, want := slices.SortedFunc(slices.Values(s.Nodes), byID), slices.SortedFunc(slices.Values(m.Nodes), byID); !slices.Equal(got, want) {
 		t.Errorf("Stats has the nodes %v, want %v", got, want)
@@ -384,7 +410,16 @@ func statsMembers[T any](ctx context.Context, t tb, b *env[T]) {
 		t.Errorf("Stats has the lanes %v, want %v", got, want)
 	}
 	b.expire(ctx, t, b.DB.Relay, one, two)
-	if s := b.stats(ctx, t); !slices.Equal(s.Nodes, []store.Node{two}) || s.Lanes[0].Owner != one.ID || s.Lanes[0].Live {
+	if s := b.stats(ctx, t); !slices.Equal(withoutReports(s.Nodes), []store.Node{two}) || s.Lanes[0].Owner != one.ID || s.Lanes[0].Live {
 		t.Errorf("one of two nodes is dead, and Stats has the nodes %v, lane 0 as %+v", s.Nodes, s.Lanes[0])
 	}
+}
+
+// withoutReports returns nodes as a heartbeat does.
+func withoutReports(nodes []store.Node) []store.Node {
+	var out []store.Node
+	for _, n := range nodes {
+		out = append(out, store.Node{ID: n.ID, Relay: n.Relay})
+	}
+	return out
 }

@@ -276,6 +276,15 @@ func found(change func(r *store.Record)) tamper {
 	})
 }
 
+// eachNode changes the nodes of Stats.
+func eachNode(change func(n *store.Node)) tamper {
+	return counted(func(s *store.Stats) {
+		for i := range s.Nodes {
+			change(&s.Nodes[i])
+		}
+	})
+}
+
 func browseMutants() []mutant {
 	return []mutant{
 		{"counts failed events as scheduled", "stats", counted(func(s *store.Stats) { s.Scheduled, s.Failed = s.Scheduled+s.Failed, 0 })},
@@ -283,6 +292,9 @@ func browseMutants() []mutant {
 		{"counts no holds", "stats", counted(func(s *store.Stats) { s.Holding = 0 })},
 		{"forgets the highest attempts", "stats", counted(func(s *store.Stats) { s.MaxAttempts = 0 })},
 		{"does not report the live nodes", "stats", counted(func(s *store.Stats) { s.Nodes = nil })},
+		{"has no reports", "node_reports", eachNode(func(n *store.Node) { n.Report = "" })},
+		{"cuts reports", "node_reports", eachNode(func(n *store.Node) { n.Report = n.Report[:min(len(n.Report), 4000)] })},
+		{"does not know the end of leases", "node_reports", eachNode(func(n *store.Node) { n.Expires = n.Expires.Add(-time.Minute) })},
 		{"sends a heartbeat to read the members", "stats", func(db complete) complete {
 			w := &worse{complete: db}
 			w.stats = func(ctx context.Context) (store.Stats, error) {

@@ -105,6 +105,7 @@ func behaviors() []behavior {
 		{"drawn_seqs", "OpenWriters: drawn seqs"},
 		{"open_writers", "OpenWriters: open transactions"},
 		{"membership", "heartbeats and membership"},
+		{"node_reports", "reports of nodes"},
 		{"one_relay_per_outbox", "one outbox has one relay"},
 		{"acquire_free_lanes", "acquiring free lanes"},
 		{"takeover_from_a_dead_node", "takeover from a dead node"},

@@ -116,7 +116,7 @@ func checks[T any]() []check[T] {
 		in(keysSuite, keyChecks[T](), with([]string{"Audit", "KeyRecords"}, keyAuditChecks[T]())), in(jobsSuite, jobChecks[T]()),
 		in(adminSuite,
 			statsChecks[T](), inspectChecks[T](), replayChecks[T](), replayKeyChecks[T](), deadLetterChecks[T](),
-			purgeChecks[T](), purgeWrittenChecks[T](), tidyChecks[T](), setLanesChecks[T](),
+			reportChecks[T](), purgeChecks[T](), purgeWrittenChecks[T](), tidyChecks[T](), setLanesChecks[T](),
 			with([]string{"Restorer"}, restoredChecks[T]()), with([]string{"Audit"}, auditChecks[T]()), causesChecks[T]()),
 		in(backlogSuite, with([]string{"Backlogs"}, ownDestinations(slices.Concat(
 			destinationChecks[T](), divertChecks[T](), divertFenceChecks[T](), backlogReadChecks[T](), backlogInspectChecks[T](),

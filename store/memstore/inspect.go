@@ -16,7 +16,17 @@ func (t *tables) Stats(context.Context) (store.Stats, error) {
 	defer t.mu.Unlock()
 	s := t.stats()
 	s.Membership = t.membership(time.Now())
+	for i := range s.Nodes {
+		n := t.nodes[s.Nodes[i].ID]
+		s.Nodes[i].Report, s.Nodes[i].Expires = n.report, n.expires.UTC().Truncate(time.Microsecond)
+	}
 	return s, nil
+}
+
+// Members implements [driver.Members].
+func (t *tables) Members(ctx context.Context) (store.Stats, error) {
+	s, err := t.Stats(ctx)
+	return store.Stats{Now: s.Now, Membership: s.Membership}, err
 }
 
 // stats counts the rows; ready rows count as rows without an attempt.

@@ -21,11 +21,12 @@ func (t *tables) Heartbeat(_ context.Context, n store.Node, lease time.Duration)
 			return store.Membership{}, fmt.Errorf("memstore: %w: %q", waybill.ErrOtherRelay, other.Relay)
 		}
 	}
-	t.nodes[n.ID] = node{Node: n, expires: now.Add(lease)}
+	t.nodes[n.ID] = node{Node: store.Node{ID: n.ID, Relay: n.Relay}, expires: now.Add(lease), report: n.Report}
 	return t.membership(now), nil
 }
 
-// membership returns the live nodes and the lane owners; mu is held.
+// membership returns the live nodes without their reports, and the lane owners;
+// mu is held.
 func (t *tables) membership(now time.Time) store.Membership {
 	var m store.Membership
 	for _, n := range t.nodes {

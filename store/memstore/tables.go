@@ -49,6 +49,7 @@ func keyOf(ev waybill.Event) dedupKey { return dedupKey{ev.TenantID, ev.DedupKey
 type node struct {
 	store.Node
 	expires time.Time
+	report  string
 }
 
 type lane struct {

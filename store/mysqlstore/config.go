@@ -43,7 +43,7 @@ var (
 		"outbox", "delayed", "dead", "history", "dedup", "inbox", "idempotency", "job", "job_sent", "lane", "node", "setting", "migration",
 		"backlog", "backlog_delayed", "backlog_dead", "destination", "audit",
 	}
-	procedures = []string{"heartbeat", "settle", "finish", "free_keys", "purge_written", "settle_divert", "settle_backlog"}
+	procedures = []string{"heartbeat", "heartbeat_report", "settle", "finish", "free_keys", "purge_written", "settle_divert", "settle_backlog"}
 )
 
 // tableNames returns the full names of the tables, without the schema.
@@ -71,7 +71,7 @@ func (c Config) replacerOf(l layout) *strings.Replacer {
 	pairs := []string{
 		"{lanes}", strconv.Itoa(lanes), "{lane_numbers}", strings.Join(numbers, ", "),
 		"{prefix}", c.Prefix, "{guard_lanes}", sqlname.Quote("`", c.Schema, c.Prefix+"guard_lanes"),
-		"{add_causes}", sqlname.Quote("`", c.Schema, c.Prefix+"add_causes"),
+		"{add_causes}", sqlname.Quote("`", c.Schema, c.Prefix+"add_causes"), "{add_report}", sqlname.Quote("`", c.Schema, c.Prefix+"add_report"),
 		"{events}", strings.Join(eventrow.Columns(), ", "), "{o.events}", "o." + strings.Join(eventrow.Columns(), ", o."),
 	}
 	for _, names := range [][]string{tables, procedures} {

@@ -97,4 +97,7 @@ func ExampleStore_MigrationSQL() {
 	// CREATE TABLE IF NOT EXISTS `shop`.`events_audit` (
 	// DROP PROCEDURE IF EXISTS `shop`.`events_add_causes`;
 	// DROP PROCEDURE `shop`.`events_add_causes`;
+	// DROP PROCEDURE IF EXISTS `shop`.`events_add_report`;
+	// DROP PROCEDURE `shop`.`events_add_report`;
+	// DROP PROCEDURE IF EXISTS `shop`.`events_heartbeat_report`;
 }

@@ -33,6 +33,21 @@ func (s *backend) Stats(ctx context.Context) (store.Stats, error) {
 	return st, nil
 }
 
+// Members implements [driver.Members]. It reads without a transaction: a node
+// or lane that changes meanwhile belongs to either moment.
+func (s *backend) Members(ctx context.Context) (store.Stats, error) {
+	var now int64
+	if err := each(ctx, s.db, `SELECT `+micros+`UTC_TIMESTAMP(6))`, nil, nil, &now); err != nil {
+		return store.Stats{}, s.explain(err)
+	}
+	st := store.Stats{Now: time.UnixMicro(now).UTC()}
+	var err error
+	if st.Membership, err = s.membership(ctx, s.db, st.Now); err != nil {
+		return store.Stats{}, s.explain(err)
+	}
+	return st, nil
+}
+
 // readStats returns the counts of a queue.
 func readStats(ctx context.Context, q querier, query string) (store.Stats, error) {
 	var st store.Stats
@@ -47,10 +62,11 @@ func readStats(ctx context.Context, q querier, query string) (store.Stats, error
 func (s *backend) membership(ctx context.Context, q querier, now time.Time) (store.Membership, error) {
 	var m store.Membership
 	var id scanID
-	var relay []byte
+	var relay, report []byte
+	var expires sql.NullInt64
 	err := each(ctx, q, fill(s.sql.nodes, "{now}", utc(now)), nil, func() {
-		m.Nodes = append(m.Nodes, store.Node{ID: waybill.ID(id), Relay: string(relay)})
-	}, &id, &relay)
+		m.Nodes = append(m.Nodes, store.Node{ID: waybill.ID(id), Relay: string(relay), Report: string(report), Expires: timeOf(expires)})
+	}, &id, &relay, &expires, &report)
 	if err != nil {
 		return m, err
 	}

@@ -26,7 +26,7 @@ func (s *backend) Heartbeat(ctx context.Context, node store.Node, lease time.Dur
 	var id scanID
 	var relay []byte
 	var live bool
-	args := []any{node.ID[:], []byte(node.Relay), lease.Microseconds()}
+	args := []any{node.ID[:], []byte(node.Relay), lease.Microseconds(), []byte(node.Report)}
 	err := each(ctx, s.db, s.sql.heartbeat, args, func() {
 		switch kind {
 		case 0:

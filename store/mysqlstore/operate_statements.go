@@ -55,7 +55,7 @@ UNION ALL SELECT o.id FROM ` + idTable + ` STRAIGHT_JOIN {delayed} AS o FORCE IN
 FROM (SELECT COUNT(*) AS n, COALESCE(SUM(attempts > 0), 0) AS failed, COALESCE(MAX(attempts), 0) AS attempts,
   COALESCE(SUM(holds), 0) AS holding FROM {delayed}) AS d,
  (SELECT COUNT(*) AS n, COALESCE(SUM(holds), 0) AS holding FROM {dead}) AS e`),
-		nodes: r(`SELECT id, relay FROM {node} WHERE expires_at > TIMESTAMP'{now}' ORDER BY id`),
+		nodes: r(`SELECT id, relay, ` + micros + `expires_at), COALESCE(report, '') FROM {node} WHERE expires_at > TIMESTAMP'{now}' ORDER BY id`),
 		lanes: r(`SELECT l.lane, l.owner, EXISTS (SELECT 1 FROM {node} AS n WHERE n.id = l.owner AND n.expires_at > TIMESTAMP'{now}'), l.epoch
 FROM {lane} AS l ORDER BY l.lane`),
 

@@ -53,7 +53,7 @@ func testStats(t *testing.T) {
 		st.Oldest.UnixMicro() != oldest || st.Now.Before(st.Oldest) {
 		t.Errorf("Stats: %+v, %v", st, err)
 	}
-	if len(st.Nodes) != 1 || st.Nodes[0] != node || len(st.Lanes) != 32 || !st.Lanes[7].Live || st.Lanes[7].Lane != 7 ||
+	if len(st.Nodes) != 1 || st.Nodes[0].ID != node.ID || st.Nodes[0].Relay != node.Relay || len(st.Lanes) != 32 || !st.Lanes[7].Live || st.Lanes[7].Lane != 7 ||
 		st.Lanes[7].Owner != node.ID || st.Lanes[7].Epoch != leases[7].Epoch {
 		t.Errorf("Membership: %+v", st.Membership)
 	}

@@ -144,7 +144,7 @@ STRAIGHT_JOIN {outbox} AS o FORCE INDEX (PRIMARY) ON o.lane = k.lane AND o.seq =
  OR EXISTS (SELECT 1 FROM {dead} WHERE id = k.id) OR EXISTS (SELECT 1 FROM {history} WHERE id = k.id),
  COALESCE((SELECT value FROM {setting} WHERE name = 'history_from'), '') FROM (SELECT CAST(? AS BINARY(16)) AS id) AS k`),
 
-		heartbeat: r(`CALL {heartbeat}(?, ?, ?)`),
+		heartbeat: r(`CALL {heartbeat_report}(?, ?, ?, NULLIF(?, ''))`),
 		// Primary keys of lane and node. The first row reports whether the node
 		// itself is live.
 		laneStates: r(`SELECT -1 AS lane, 0 AS epoch, NULL AS owner, 0 AS dirty, 0 AS in_flight,

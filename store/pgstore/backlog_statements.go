@@ -80,16 +80,16 @@ const countBacklog = `WITH late AS MATERIALIZED (
 ), tried AS MATERIALIZED (
   SELECT coalesce(max(attempts), 0) AS attempts FROM {outbox} WHERE ` + ownLanes + ` AND attempts > 0
 )
-SELECT 0 AS kind, 0 AS lane, 0::bigint AS n, clock_timestamp() AS at, NULL::uuid AS id, '' AS relay, false AS live
+SELECT 0 AS kind, 0 AS lane, 0::bigint AS n, clock_timestamp() AS at, NULL::uuid AS id, '' AS relay, false AS live, '' AS report
 UNION ALL SELECT 1, 0, (SELECT count(*) FROM {outbox} WHERE ` + ownLanes + `), (
   SELECT min(o.created_at) FROM {lane} l
   CROSS JOIN LATERAL (SELECT created_at FROM {outbox} o WHERE o.lane = l.lane + {low} ORDER BY o.seq LIMIT 1) AS o
-), NULL, '', false
-UNION ALL SELECT 2, 0, n - failed, NULL, NULL, '', false FROM late
-UNION ALL SELECT 3, 0, failed, NULL, NULL, '', false FROM late
-UNION ALL SELECT 4, 0, n, NULL, NULL, '', false FROM buried
-UNION ALL SELECT 5, 0, late.holding + buried.holding, NULL, NULL, '', false FROM late, buried
-UNION ALL SELECT 6, 0, greatest(late.attempts, tried.attempts), NULL, NULL, '', false FROM late, tried`
+), NULL, '', false, ''
+UNION ALL SELECT 2, 0, n - failed, NULL, NULL, '', false, '' FROM late
+UNION ALL SELECT 3, 0, failed, NULL, NULL, '', false, '' FROM late
+UNION ALL SELECT 4, 0, n, NULL, NULL, '', false, '' FROM buried
+UNION ALL SELECT 5, 0, late.holding + buried.holding, NULL, NULL, '', false, '' FROM late, buried
+UNION ALL SELECT 6, 0, greatest(late.attempts, tried.attempts), NULL, NULL, '', false, '' FROM late, tried`
 
 // backlogStates are the states of the rows of a backlog.
 var backlogStates = []store.State{store.Ready, store.Delayed, store.Dead}

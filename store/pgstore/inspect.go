@@ -12,26 +12,35 @@ import (
 )
 
 // countRows returns, by kind: 0 the clock, 1 ready rows and the creation time
-// of the oldest, 2 to 6 counts, 7 live nodes, 8 lanes. The oldest row is the
-// first of some lane: primary key of outbox (lane, seq), once per lane.
+// of the oldest, 2 to 6 counts, 7 live nodes with the ends of their leases, 8
+// lanes. The oldest row is the first of some lane: primary key of outbox (lane,
+// seq), once per lane.
 const countRows = `WITH clock AS MATERIALIZED (SELECT clock_timestamp() AS now),
-live AS MATERIALIZED (SELECT n.id, n.relay FROM {node} n, clock WHERE n.expires_at > clock.now),
+live AS MATERIALIZED (SELECT n.id, n.relay, n.expires_at, n.report FROM {node} n, clock WHERE n.expires_at > clock.now),
 late AS MATERIALIZED (
   SELECT count(*) AS n, count(*) FILTER (WHERE attempts > 0) AS failed, count(*) FILTER (WHERE holds) AS holding,
     coalesce(max(attempts), 0) AS attempts FROM {delayed}
 ), buried AS MATERIALIZED (SELECT count(*) AS n, count(*) FILTER (WHERE holds) AS holding FROM {dead})
-SELECT 0 AS kind, 0 AS lane, 0::bigint AS n, now AS at, NULL::uuid AS id, '' AS relay, false AS live FROM clock
+SELECT 0 AS kind, 0 AS lane, 0::bigint AS n, now AS at, NULL::uuid AS id, '' AS relay, false AS live, '' AS report FROM clock
 UNION ALL SELECT 1, 0, (SELECT count(*) FROM {outbox}), (
   SELECT min(o.created_at) FROM {lane} l
   CROSS JOIN LATERAL (SELECT created_at FROM {outbox} o WHERE o.lane = l.lane ORDER BY o.seq LIMIT 1) AS o
-), NULL, '', false
-UNION ALL SELECT 2, 0, n - failed, NULL, NULL, '', false FROM late
-UNION ALL SELECT 3, 0, failed, NULL, NULL, '', false FROM late
-UNION ALL SELECT 4, 0, n, NULL, NULL, '', false FROM buried
-UNION ALL SELECT 5, 0, late.holding + buried.holding, NULL, NULL, '', false FROM late, buried
-UNION ALL SELECT 6, 0, attempts, NULL, NULL, '', false FROM late
-UNION ALL SELECT 7, 0, 0, NULL, id, relay, true FROM live
-UNION ALL SELECT 8, l.lane, l.epoch, NULL, l.owner, '', EXISTS (SELECT FROM live WHERE live.id = l.owner) FROM {lane} l
+), NULL, '', false, ''
+UNION ALL SELECT 2, 0, n - failed, NULL, NULL, '', false, '' FROM late
+UNION ALL SELECT 3, 0, failed, NULL, NULL, '', false, '' FROM late
+UNION ALL SELECT 4, 0, n, NULL, NULL, '', false, '' FROM buried
+UNION ALL SELECT 5, 0, late.holding + buried.holding, NULL, NULL, '', false, '' FROM late, buried
+UNION ALL SELECT 6, 0, attempts, NULL, NULL, '', false, '' FROM late
+UNION ALL SELECT 7, 0, 0, expires_at, id, relay, true, coalesce(report, '') FROM live
+UNION ALL SELECT 8, l.lane, l.epoch, NULL, l.owner, '', EXISTS (SELECT FROM live WHERE live.id = l.owner), '' FROM {lane} l
+ORDER BY kind, lane, id`
+
+// readMembers returns the rows of the kinds 0, 7 and 8 of countRows.
+const readMembers = `WITH clock AS MATERIALIZED (SELECT clock_timestamp() AS now),
+live AS MATERIALIZED (SELECT n.id, n.relay, n.expires_at, n.report FROM {node} n, clock WHERE n.expires_at > clock.now)
+SELECT 0 AS kind, 0 AS lane, 0::bigint AS n, now AS at, NULL::uuid AS id, '' AS relay, false AS live, '' AS report FROM clock
+UNION ALL SELECT 7, 0, 0, expires_at, id, relay, true, coalesce(report, '') FROM live
+UNION ALL SELECT 8, l.lane, l.epoch, NULL, l.owner, '', EXISTS (SELECT FROM live WHERE live.id = l.owner), '' FROM {lane} l
 ORDER BY kind, lane, id`
 
 // recordColumns returns readColumns and the additional columns of a row in a
@@ -121,15 +130,23 @@ func findEvent() string {
 }
 
 // Stats implements [driver.Inspector].
-func (c *core) Stats(ctx context.Context) (store.Stats, error) {
+func (c *core) Stats(ctx context.Context) (store.Stats, error) { return c.readStats(ctx, c.sql.stats) }
+
+// Members implements [driver.Members].
+func (c *core) Members(ctx context.Context) (store.Stats, error) {
+	return c.readStats(ctx, c.sql.members)
+}
+
+// readStats reads rows of the kinds of countRows.
+func (c *core) readStats(ctx context.Context, query string) (store.Stats, error) {
 	var s store.Stats
 	var kind, lane int
 	var n int64
 	var at instant
 	var id waybill.ID
-	var relay string
+	var relay, report string
 	var live bool
-	rows, err := c.db.query(ctx, c.sql.stats)
+	rows, err := c.db.query(ctx, query)
 	err = collect(rows, err, func() error {
 		switch kind {
 		case 0:
@@ -148,12 +165,12 @@ func (c *core) Stats(ctx context.Context) (store.Stats, error) {
 		case 6:
 			s.MaxAttempts = int(n)
 		case 7:
-			s.Nodes = append(s.Nodes, store.Node{ID: id, Relay: relay})
+			s.Nodes = append(s.Nodes, store.Node{ID: id, Relay: relay, Report: report, Expires: time.Time(at)})
 		case 8:
 			s.Lanes = append(s.Lanes, store.LaneState{Lane: lane, Owner: id, Live: live, Epoch: n})
 		}
 		return nil
-	}, &kind, &lane, &n, &at, c.db.scanID(&id), &relay, &live)
+	}, &kind, &lane, &n, &at, c.db.scanID(&id), &relay, &live, &report)
 	if err != nil {
 		return store.Stats{}, c.explain(err)
 	}

@@ -28,14 +28,15 @@ SELECT $1::uuid, $2::text, clock_timestamp() + $3::double precision * interval '
 WHERE NOT EXISTS (SELECT FROM {node} WHERE relay <> $2 AND id <> $1 AND expires_at > clock_timestamp())
 ON CONFLICT (id) DO UPDATE SET expires_at = excluded.expires_at`
 
-// renewLease renews a node's lease and returns, by kind: 0 whether it did, and
-// the timeline, 1 a live relay of another name, 2 the other live nodes, 3 the
-// lanes. It does not write to the lanes' rows, so settlements never collide
-// with heartbeats.
+// renewLease renews a node's lease and its report, and returns, by kind: 0
+// whether it did, and the timeline, 1 a live relay of another name, 2 the other
+// live nodes, 3 the lanes. It does not write to the lanes' rows, so settlements
+// never collide with heartbeats.
 const renewLease = `WITH ` + durable + `, clock AS MATERIALIZED (SELECT clock_timestamp() AS now),
 live AS MATERIALIZED (SELECT n.id, n.relay FROM {node} n, clock WHERE n.expires_at > clock.now),
 me AS (
-  UPDATE {node} n SET expires_at = clock.now + $3::double precision * interval '1 second' FROM clock, durable
+  UPDATE {node} n SET expires_at = clock.now + $3::double precision * interval '1 second', report = nullif($4::text, '')
+  FROM clock, durable
   WHERE n.id = $1 AND NOT EXISTS (SELECT FROM live WHERE relay <> $2) RETURNING n.id
 )
 SELECT 0 AS kind, 0 AS lane, {timeline}() AS epoch, id, '' AS relay, true AS live FROM me
@@ -118,12 +119,12 @@ func (c *core) renew(ctx context.Context, node store.Node, lease time.Duration) 
 	var id waybill.ID
 	var relay, other string
 	var live *bool // NULL for a lane without an owner
-	rows, err := c.db.query(ctx, c.sql.renew, node.ID.UUID(), node.Relay, seconds(lease))
+	rows, err := c.db.query(ctx, c.sql.renew, node.ID.UUID(), node.Relay, seconds(lease), node.Report)
 	err = collect(rows, err, func() error {
 		switch kind {
 		case 0:
 			renewed, timeline = true, epoch
-			m.Nodes = append(m.Nodes, node)
+			m.Nodes = append(m.Nodes, store.Node{ID: node.ID, Relay: node.Relay})
 		case 1:
 			other = relay
 		case 2:

@@ -26,7 +26,7 @@ type statements struct {
 	holds, follow, urgent, plain string
 	settle                       map[settleKind]string
 	finish, finishLast           string
-	stats, find                  string
+	stats, members, find         string
 	list, count                  map[store.State]string
 	replay, discard, unblock     string
 	purge                        map[store.State]string
@@ -234,7 +234,7 @@ WHERE l.locktype = 'transactionid' AND l.mode = 'ExclusiveLock' AND l.granted`),
 		settle: settleStatements(r),
 		finish: r(finishDeliveries(heldLanes)), finishLast: r(finishDeliveries(allHeld)),
 
-		stats: r(countRows),
+		stats: r(countRows), members: r(readMembers),
 		find:  r(findEvent()),
 		list:  listStatements(r),
 		count: countStatements(r),

@@ -33,6 +33,19 @@ func (q *queue) Stats(ctx context.Context) (store.Stats, error) {
 	return st, nil
 }
 
+// Members implements [driver.Members].
+func (q *queue) Members(ctx context.Context) (store.Stats, error) {
+	st := store.Stats{Now: clock()}
+	err := q.store.reading(ctx, func(t txTarget) (err error) {
+		st.Membership, err = q.store.membership(ctx, t, st.Now)
+		return err
+	})
+	if err != nil {
+		return store.Stats{}, err
+	}
+	return st, nil
+}
+
 // reading runs fn in a read-only transaction.
 func (s *backend) reading(ctx context.Context, fn func(t txTarget) error) error {
 	if err := s.ready(ctx, s.db); err != nil {

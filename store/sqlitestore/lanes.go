@@ -29,7 +29,7 @@ func (s *backend) Heartbeat(ctx context.Context, n store.Node, lease time.Durati
 		} else if found {
 			return fmt.Errorf("%w: %q", waybill.ErrOtherRelay, other)
 		}
-		if _, err := t.exec(ctx, s.sql.beat, n.ID[:], n.Relay, micros(now.Add(lease))); err != nil {
+		if _, err := t.exec(ctx, s.sql.beat, n.ID[:], n.Relay, micros(now.Add(lease)), n.Report); err != nil {
 			return err
 		}
 		if _, err := t.exec(ctx, s.sql.forgetNodes, micros(now.Add(-forgetAfter))); err != nil {
@@ -41,17 +41,24 @@ func (s *backend) Heartbeat(ctx context.Context, n store.Node, lease time.Durati
 	if err != nil {
 		return store.Membership{}, err
 	}
+	for i, n := range m.Nodes {
+		m.Nodes[i] = store.Node{ID: n.ID, Relay: n.Relay}
+	}
 	return m, nil
 }
 
+// membership returns the nodes that are live, with their reports, and the
+// lanes.
 func (s *backend) membership(ctx context.Context, t txTarget, now time.Time) (store.Membership, error) {
 	var m store.Membership
 	rows, err := t.query(ctx, s.sql.nodes, micros(now))
 	err = eachRow(rows, err, func(rows *sql.Rows) error {
 		var n store.Node
-		if err := rows.Scan((*scanID)(&n.ID), &n.Relay); err != nil {
+		var expires int64
+		if err := rows.Scan((*scanID)(&n.ID), &n.Relay, &expires, &n.Report); err != nil {
 			return err
 		}
+		n.Expires = time.UnixMicro(expires).UTC()
 		m.Nodes = append(m.Nodes, n)
 		return nil
 	})

@@ -142,10 +142,10 @@ ON CONFLICT (tenant_id, dedup_key) DO NOTHING`)
 
 func (s *statements) laneStatements(one func(string) *statement) {
 	s.otherRelay = one(`SELECT relay FROM {node} WHERE relay <> ? AND id <> ? AND expires_at > ? LIMIT 1`)
-	s.beat = one(`INSERT INTO {node} (id, relay, expires_at) VALUES (?, ?, ?)
-ON CONFLICT (id) DO UPDATE SET relay = excluded.relay, expires_at = excluded.expires_at`)
+	s.beat = one(`INSERT INTO {node} (id, relay, expires_at, report) VALUES (?, ?, ?, nullif(?, ''))
+ON CONFLICT (id) DO UPDATE SET relay = excluded.relay, expires_at = excluded.expires_at, report = excluded.report`)
 	s.forgetNodes = one(`DELETE FROM {node} WHERE expires_at < ?`)
-	s.nodes = one(`SELECT id, relay FROM {node} WHERE expires_at > ? ORDER BY id`)
+	s.nodes = one(`SELECT id, relay, expires_at, coalesce(report, '') FROM {node} WHERE expires_at > ? ORDER BY id`)
 	s.lanesState = one(`SELECT l.lane, l.owner, n.id IS NOT NULL, l.epoch FROM {lane} l
 LEFT JOIN {node} n ON n.id = l.owner AND n.expires_at > ? ORDER BY l.lane`)
 	s.live = one(`SELECT EXISTS (SELECT 1 FROM {node} WHERE id = ? AND expires_at > ?)`)

@@ -57,6 +57,7 @@ func TestUpgradeToDestinations(t *testing.T) {
 			}
 			written, delivered := writer.number.Load(), u.delivered()
 			u.await("the old programs go on", func() bool { return writer.number.Load() > written+50 && u.delivered() > delivered+50 })
+			u.wantReport(false)
 			u.newRelayIsRefused()
 			u.secondDown.Store(true)
 			before.stop()
@@ -70,8 +71,19 @@ func TestUpgradeToDestinations(t *testing.T) {
 			u.write(50)
 			writer.stop()
 			u.awaitDelivered()
+			u.wantReport(true)
 			u.check(int(writer.number.Load()))
 		})
+	}
+}
+
+// wantReport asserts whether the node that is live reports its process: a node
+// of the old version does not.
+func (u *upgrade) wantReport(want bool) {
+	u.Helper()
+	s, err := u.db.OutboxAdmin.Stats(u.Context())
+	if err != nil || len(s.Nodes) != 1 || (s.Nodes[0].Report != "") != want {
+		u.Errorf("the nodes are %+v, %v; want one, with a report: %v", s.Nodes, err, want)
 	}
 }
 

@@ -282,6 +282,7 @@ func (g *Ledger) resumeLane(l *lane, dest string, from int64) {
 type DownState struct {
 	Destination string
 	Since       time.Time
+	NextProbe   time.Time
 	Failures    int
 	Err         error
 }
@@ -291,7 +292,7 @@ type DownState struct {
 func (g *Ledger) Unavailable() []DownState {
 	out := make([]DownState, 0, len(g.dests))
 	for _, d := range g.dests {
-		out = append(out, DownState{Destination: d.name, Since: d.since, Failures: d.failures, Err: d.last})
+		out = append(out, DownState{Destination: d.name, Since: d.since, NextProbe: d.until, Failures: d.failures, Err: d.last})
 	}
 	slices.SortFunc(out, func(a, b DownState) int {
 		return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.Destination, b.Destination))

@@ -78,7 +78,13 @@ func (a *app) destinationsList() *cobra.Command {
 					fmt.Fprintln(a.Err, "no destinations")
 					return nil
 				}
-				return destinationTable(shown).writeTo(a.Out)
+				if err := destinationTable(shown).writeTo(a.Out); err != nil {
+					return err
+				}
+				for _, v := range shown {
+					printTroublesOf(a.Out, v.Troubles)
+				}
+				return nil
 			})
 		},
 	}
@@ -117,7 +123,9 @@ func (a *app) printDestination(v view.Destination) error {
 	t.row("max attempts", v.MaxAttempts, "highest number of a pending event")
 	t.row("lag", seconds(v.LagSeconds), "age of the oldest event in the backlog")
 	t.row("paused", yesNo(!v.PausedAt.IsZero()), pause(v.PausedAt, v.Reason))
-	return t.writeTo(a.Out)
+	err := t.writeTo(a.Out)
+	printTroublesOf(a.Out, v.Troubles)
+	return err
 }
 
 func (a *app) destinationsPause() *cobra.Command {

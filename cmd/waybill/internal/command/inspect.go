@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"time"
@@ -134,11 +135,7 @@ func (a *app) printStats(v view.Stats) error {
 	}
 	if len(v.Nodes) > 0 {
 		fmt.Fprintln(a.Out)
-		t = newTable("NODE", "RELAY", "LANES")
-		for _, n := range v.Nodes {
-			t.row(n.ID, n.Relay, n.Lanes)
-		}
-		if err := t.writeTo(a.Out); err != nil {
+		if err := nodeTable(v.Nodes).writeTo(a.Out); err != nil {
 			return err
 		}
 	}
@@ -148,11 +145,44 @@ func (a *app) printStats(v view.Stats) error {
 			return err
 		}
 	}
+	a.printTroubles(v.Nodes)
 	if len(v.Groups) == 0 {
 		return nil
 	}
 	fmt.Fprintln(a.Out)
 	return groupTable(v.Groups).writeTo(a.Out)
+}
+
+func nodeTable(nodes []view.Node) *table {
+	t := newTable("NODE", "RELAY", "LANES", "HOST", "PID", "VERSION", "STARTED")
+	for _, n := range nodes {
+		pid, started := "", ""
+		if !n.ReportedAt.IsZero() {
+			pid, started = fmt.Sprint(n.PID), at(n.StartedAt)
+		}
+		t.row(n.ID, n.Relay, n.Lanes, or(n.Host), or(pid), or(n.Version), or(started))
+	}
+	return t
+}
+
+// printTroubles prints the destinations that do not take the events of nodes as
+// they come, with the next commands.
+func (a *app) printTroubles(nodes []view.Node) {
+	for _, n := range nodes {
+		printTroublesOf(a.Out, n.Troubles)
+		if n.OmittedTroubles > 0 {
+			fmt.Fprintf(a.Out, "\nnode %s: %d more\n", n.ID, n.OmittedTroubles)
+		}
+	}
+}
+
+func printTroublesOf(out io.Writer, all []view.Trouble) {
+	for _, t := range all {
+		fmt.Fprintf(out, "\nnode %s: %s\n", t.Node, plain(t.Text))
+		for _, c := range t.Commands {
+			fmt.Fprintf(out, "     %s\n", plain(c))
+		}
+	}
 }
 
 func groupTable(groups []view.Group) *table {

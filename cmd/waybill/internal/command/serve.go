@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"runtime/debug"
 
 	"github.com/spf13/cobra"
 
@@ -52,7 +53,8 @@ func (a *app) runDaemon(ctx context.Context, loaded *settings.Loaded) (err error
 		return err
 	}
 	defer func() { err = errors.Join(err, counts.Close(context.WithoutCancel(ctx))) }()
-	cfg := daemon.Config{Logger: a.logger(loaded.Daemon().Log), Out: a.Out}
+	info, _ := debug.ReadBuildInfo()
+	cfg := daemon.Config{Logger: a.logger(loaded.Daemon().Log), Out: a.Out, Version: describe(info).Version}
 	cfg.Observe = func(s *settings.Settings) (observe.Hooks, error) {
 		o, err := counts.Observer(s.Metrics.Prefix, s.Name)
 		if err != nil {

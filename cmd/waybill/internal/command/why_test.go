@@ -6,9 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"regexp"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -143,6 +145,37 @@ func (s *script) at(id waybill.ID, kinds string) {
 	})
 }
 
+// tellsOf asserts that every command that shows destinations tells of the
+// trouble of one, in words and as JSON.
+func (s *script) tellsOf(name, state string, texts ...string) {
+	s.t.Helper()
+	for _, args := range []string{"stats", "destinations list", "stats --destination " + name} {
+		out, errs, code := s.run(s.t.Context(), strings.Fields(args), "")
+		flat := strings.Join(strings.Fields(out), " ")
+		for _, text := range texts {
+			if code != command.Ok || !strings.Contains(flat, text) {
+				s.t.Errorf("%s does not say %q: exit code %d: %s%s", args, text, code, out, errs)
+			}
+		}
+		out, errs, code = s.run(s.t.Context(), append(strings.Fields(args), "--json"), "")
+		if code != command.Ok || !strings.Contains(out, `"state": "`+state+`"`) || !strings.Contains(out, `"troubles": [`) {
+			s.t.Errorf("%s --json has no %s: exit code %d: %s%s", args, state, code, out, errs)
+		}
+	}
+	out, _, _ := s.run(s.t.Context(), []string{"stats"}, "")
+	host, err := os.Hostname()
+	s.must(err)
+	if !strings.Contains(out, host) || !strings.Contains(out, fmt.Sprint(os.Getpid())) {
+		s.t.Errorf("stats does not name the host %s and the process %d:\n%s", host, os.Getpid(), out)
+	}
+	out, _, _ = s.run(s.t.Context(), []string{"doctor", "--json"}, "")
+	for _, text := range texts {
+		if !strings.Contains(out, text) {
+			s.t.Errorf("doctor does not say %q:\n%s", text, out)
+		}
+	}
+}
+
 const someTime = `\d+ \w+( \d+ \w+)?`
 
 var answers = map[string]func(s *script, st *connect.Store){
@@ -178,6 +211,53 @@ var answers = map[string]func(s *script, st *connect.Store){
 		if r.Destination != "billing" || r.Commands[0] != "waybill destinations resume billing" || r.Since.IsZero() {
 			s.t.Errorf("%+v", r)
 		}
+	},
+	"down": func(s *script, st *connect.Store) {
+		var back atomic.Bool
+		s.deliver(st, accepts("billing"), relay.Destination{
+			Name: "shipping", BackoffBase: time.Hour, BackoffMax: time.Hour,
+			Sink: relay.SinkFunc(func(context.Context, waybill.Delivery) error {
+				if back.Load() {
+					return nil
+				}
+				return waybill.Unavailable(errors.New("NO_ROUTE OrderPlaced."))
+			}),
+		})
+		ids := s.send(st, "17", 2)
+		for _, id := range ids {
+			s.at(id, "down")
+			r := s.wants(s.why(id), `It waits: destination shipping has been down for `+someTime+`: NO_ROUTE OrderPlaced; the next probe is in `+someTime+`\.`, "down")
+			if r.Destination != "shipping" || r.Commands[0] != "waybill destinations probe shipping" || r.Since.IsZero() || time.Until(r.Until) < time.Minute {
+				s.t.Errorf("%+v", r)
+			}
+		}
+		s.tellsOf("shipping", "down", "destination shipping has been down for ", ": NO_ROUTE OrderPlaced; the next probe is in ")
+		back.Store(true)
+		if _, errs, code := s.run(s.t.Context(), strings.Fields("destinations probe shipping"), ""); code != command.Ok {
+			s.t.Errorf("probe: exit code %d: %s", code, errs)
+		}
+		for _, id := range ids {
+			s.at(id, "delivered")
+		}
+	},
+	"the only sink is down": func(s *script, st *connect.Store) {
+		s.deliver(st, relay.Destination{Sink: fails(waybill.Unavailable(errors.New("no broker")))})
+		id := s.send(st, "", 1)[0]
+		s.at(id, "down")
+		r := s.wants(s.why(id), `It waits: the destination has been down for `+someTime+`: no broker; (the next probe is in `+someTime+`|a probe is due)\.`, "down")
+		if r.Destination != "" || r.Commands[0] != "waybill doctor" {
+			s.t.Errorf("%+v", r)
+		}
+	},
+	"rate-limited": func(s *script, st *connect.Store) {
+		s.deliver(st, accepts("billing"), relay.Destination{Name: "partner", Rate: 0.01, Sink: accepts("").Sink})
+		ids := s.send(st, "", 3)
+		s.at(ids[2], "rate_limited")
+		r := s.wants(s.why(ids[2]), `It waits: destination partner has been rate-limited for `+someTime+`, to 0\.01 events per second and node\.`, "rate_limited")
+		if r.Destination != "partner" || r.Commands[0] != "waybill stats --destination partner" {
+			s.t.Errorf("%+v", r)
+		}
+		s.tellsOf("partner", "rate-limited", "destination partner has been rate-limited for ", ", to 0.01 events per second and node.")
 	},
 	"held by an earlier event": func(s *script, st *connect.Store) {
 		s.deliver(st, relay.Destination{Sink: fails(waybill.RetryAfter(time.Hour, errors.New("the carrier does not answer")))})

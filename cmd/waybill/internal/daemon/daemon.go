@@ -36,6 +36,8 @@ type Component struct {
 type Config struct {
 	// Logger receives messages for operators.
 	Logger *slog.Logger
+	// Version is the version of this program; empty: unknown.
+	Version string
 	// Out receives the output of the sink log:.
 	Out io.Writer
 	// Observe returns the hooks for a relay: metrics and traces. Nil: none.
@@ -80,6 +82,7 @@ type Relay struct {
 	// the relay's name.
 	Log *slog.Logger
 
+	version  string       // of this program
 	relayLog *slog.Logger // for the relay, which adds its name itself
 	own      *slog.Logger // for the daemon's own lines
 }
@@ -131,7 +134,7 @@ func named(s *settings.Settings, err error) error {
 }
 
 func openRelay(ctx context.Context, s *settings.Settings, cfg Config) (*Relay, error) {
-	r := &Relay{Settings: s, Progress: &Progress{destinations: len(s.Destinations)}, Log: cfg.Logger, relayLog: cfg.Logger}
+	r := &Relay{Settings: s, Progress: &Progress{destinations: len(s.Destinations)}, Log: cfg.Logger, relayLog: cfg.Logger, version: cfg.Version}
 	if s.Name != "" { // there are several
 		r.Log = cfg.Logger.With(slog.String(logkey.Relay, s.Name))
 	}
@@ -346,7 +349,7 @@ func (r *Relay) relayConfig() relay.Config {
 	s := r.Settings.Relay
 	sink, _ := connect.SinkNames(r.Settings) // the sinks are open, so they have names
 	cfg := relay.Config{
-		Name: s.Name, SinkName: sink, TakeOver: r.Settings.TakeOver, Workers: s.Workers, BatchSize: s.BatchSize, HotQueue: s.HotQueue, ColdQueue: s.ColdQueue, MaxBytes: s.MaxBytes, MaxAttempts: s.MaxAttempts,
+		Name: s.Name, SinkName: sink, Version: r.version, TakeOver: r.Settings.TakeOver, Workers: s.Workers, BatchSize: s.BatchSize, HotQueue: s.HotQueue, ColdQueue: s.ColdQueue, MaxBytes: s.MaxBytes, MaxAttempts: s.MaxAttempts,
 		BackoffBase: s.BackoffBase, BackoffMax: s.BackoffMax, BackoffSeries: s.BackoffSeries, UnknownGrace: s.UnknownGrace,
 		DeliverTimeout: s.DeliverTimeout, Lease: s.Lease, Heartbeat: s.Heartbeat, PollInterval: s.PollInterval, Linger: s.Linger, SweepInterval: s.SweepInterval,
 		DrainTimeout: s.DrainTimeout, HistoryRetention: s.HistoryRetention, DeadRetention: s.DeadRetention, PurgeInterval: r.Settings.Purge.Interval,

@@ -3,6 +3,7 @@ package doctor
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"regexp"
 	"slices"
 	"sync"
@@ -102,8 +103,8 @@ func (d *destination) own(f Finding) Finding {
 func destinationChecks() []Check {
 	return []Check{
 		{
-			Name: "destination", For: anyDestination, Looks: "the destinations of the tables and of the settings, and their pauses",
-			Wants: "a destination of the settings that is not paused", run: passing,
+			Name: "destination", For: anyDestination, Looks: "the destinations of the tables and of the settings, their pauses, and what the relays report about them",
+			Wants: "a destination of the settings that is not paused, down or rate-limited", run: passing,
 		},
 		{
 			Name: "backlog", For: anyDestination, Looks: "the events that a destination has yet to receive, and the age of the oldest",
@@ -131,8 +132,24 @@ func passing(_ context.Context, p *patient) (Finding, error) {
 	case d.state.IsPaused():
 		return warn("waybill destinations resume "+d.name, "paused since %s (%s), because: %s; %s", d.state.PausedAt.UTC().Format(time.RFC3339),
 			settings.FormatDuration(max(p.now().Sub(d.state.PausedAt).Round(time.Second), 0)), cmp.Or(d.state.Reason, "no reason was given"), waits(d.state.Waiting())), nil
+	case len(d.state.Troubles) > 0:
+		return troubled(d.state.Troubles), nil
 	}
-	return good("not paused"), nil
+	return good("not paused, and no relay reports that it is down or rate-limited"), nil
+}
+
+// troubled describes destinations that do not take the events of relay nodes as
+// they come: the longest trouble, and the number of the others.
+func troubled(all []admin.Trouble) Finding {
+	first := all[0]
+	if at := slices.IndexFunc(all, func(t admin.Trouble) bool { return t.State == admin.TroubleDown }); at >= 0 {
+		first = all[at]
+	}
+	text := "relay node " + first.Node.String() + " reports: " + first.Text
+	if n := len(all) - 1; n > 0 {
+		text += fmt.Sprintf(" There are %d more such reports: waybill stats", n)
+	}
+	return warn(first.Commands[0], "%s", text)
 }
 
 func waits(n int64) string {

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/waybillhq/waybill/admin"
 	"github.com/waybillhq/waybill/cmd/waybill/internal/connect"
 	"github.com/waybillhq/waybill/cmd/waybill/internal/daemon"
 	"github.com/waybillhq/waybill/cmd/waybill/internal/settings"
@@ -132,6 +133,11 @@ func lanes(ctx context.Context, p *patient) (Finding, error) {
 	case len(free) > 0:
 		return warn("wait for "+settings.FormatDuration(p.Relay.Lease)+" and run doctor again; if the warning remains, see the relay's log",
 			"%d of %d lanes have no owner: %s", len(free), len(s.Lanes), strings.Join(free, ", ")), nil
+	}
+	// Those of destinations are in the findings about them.
+	own := slices.DeleteFunc(admin.Troubles(s.Stats), func(t admin.Trouble) bool { return t.Destination != "" })
+	if len(own) > 0 {
+		return troubled(own), nil
 	}
 	return good("%d live relays own all %d lanes", len(s.Nodes), len(s.Lanes)), nil
 }

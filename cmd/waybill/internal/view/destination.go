@@ -26,6 +26,9 @@ type Destination struct {
 	// LagSeconds is the age of the oldest event that the destination has yet to
 	// receive.
 	LagSeconds float64 `json:"lag_seconds"`
+	// Troubles are the reasons why the destination does not take the events of
+	// relay nodes as they come.
+	Troubles []Trouble `json:"troubles,omitempty"`
 }
 
 // DestinationOf converts a destination.
@@ -33,7 +36,7 @@ func DestinationOf(d admin.Destination) Destination {
 	return Destination{
 		Name: d.Name, PausedAt: d.PausedAt, Reason: d.Reason, ProbeAt: d.ProbeAt, CreatedAt: d.CreatedAt,
 		Ready: d.Ready, Scheduled: d.Scheduled, Failed: d.Failed, Dead: d.Dead, Holding: d.Holding, MaxAttempts: d.MaxAttempts, BehindLanes: d.Behind,
-		LagSeconds: d.Lag.Seconds(),
+		LagSeconds: d.Lag.Seconds(), Troubles: TroublesOf(d.Troubles),
 	}
 }
 

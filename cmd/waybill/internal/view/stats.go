@@ -33,13 +33,6 @@ type Lanes struct {
 	Owned int `json:"owned"`
 }
 
-// Node is a live relay.
-type Node struct {
-	ID    waybill.ID `json:"id"`
-	Relay string     `json:"relay"`
-	Lanes int        `json:"lanes"`
-}
-
 // StatsOf converts stats, without groups and keys.
 func StatsOf(s admin.Stats) Stats {
 	v := Stats{
@@ -54,7 +47,7 @@ func StatsOf(s admin.Stats) Stats {
 		}
 	}
 	for _, n := range s.Nodes {
-		v.Nodes = append(v.Nodes, Node{ID: n.ID, Relay: n.Relay, Lanes: owned[n.ID]})
+		v.Nodes = append(v.Nodes, NodeOf(n, owned[n.ID], s.Now))
 	}
 	return v
 }

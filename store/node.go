@@ -1,0 +1,22 @@
+package store
+
+import (
+	"time"
+
+	"github.com/waybillhq/waybill"
+)
+
+// Node is one running relay.
+type Node struct {
+	// ID is new for every run.
+	ID waybill.ID
+	// Relay is the name of the relay; an outbox has one relay.
+	Relay string
+	// Report is what the node says about itself, in a form that package admin
+	// reads; empty for a relay of a version without reports, and in the nodes
+	// that a heartbeat returns.
+	Report string
+	// Expires is the end of the node's lease; zero in the nodes that a
+	// heartbeat returns.
+	Expires time.Time
+}
