@@ -26,6 +26,7 @@ type Group[T any] struct {
 
 	mu       sync.RWMutex
 	handlers map[handlerKey]HandlerFunc[T]
+	byType   map[string]HandlerFunc[T] // of every aggregate type
 
 	busyMu sync.Mutex
 	busy   map[[16]byte]struct{} // events that this process is handling
@@ -58,6 +59,24 @@ func (g *Group[T]) Handle(aggregateType, eventType string, fn HandlerFunc[T]) {
 	g.handlers[k] = fn
 }
 
+// HandleType registers the handler of an event type of every aggregate type. A
+// handler that Handle or [On] has registered for the aggregate type comes
+// first. HandleType panics if the event type alone already has a handler.
+func (g *Group[T]) HandleType(eventType string, fn HandlerFunc[T]) {
+	if fn == nil {
+		panic("inbox: nil handler for " + eventType)
+	}
+	if eventType == "" {
+		panic("inbox: empty event type")
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.byType[eventType] != nil {
+		panic(fmt.Sprintf("inbox: group %s: duplicate handler for %s of every aggregate type", g.name, eventType))
+	}
+	g.byType[eventType] = fn
+}
+
 // On registers a typed handler for a definition. An event whose payload cannot
 // be decoded is dead at once, because a retry would not change it.
 func On[T, P any](g *Group[T], d waybill.Definition[P], fn func(ctx context.Context, tx T, ev waybill.Event, p P) error) {
@@ -77,14 +96,17 @@ func On[T, P any](g *Group[T], d waybill.Definition[P], fn func(ctx context.Cont
 func (g *Group[T]) Handles(aggregateType, eventType string) bool {
 	g.mu.RLock()
 	defer g.mu.RUnlock()
-	return g.handlers[handlerKey{aggregateType, eventType}] != nil
+	return g.handlers[handlerKey{aggregateType, eventType}] != nil || g.byType[eventType] != nil
 }
 
-// handler returns the handler of an event, or one that returns ErrNoHandler.
+// handler returns the handler of an event, or nil.
 func (g *Group[T]) handler(ev *waybill.Event) HandlerFunc[T] {
 	g.mu.RLock()
 	defer g.mu.RUnlock()
-	return g.handlers[handlerKey{ev.AggregateType, ev.Type}]
+	if fn := g.handlers[handlerKey{ev.AggregateType, ev.Type}]; fn != nil {
+		return fn
+	}
+	return g.byType[ev.Type]
 }
 
 var errNoID = errors.New("the event has no id")

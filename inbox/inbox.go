@@ -109,7 +109,10 @@ func (i *Inbox[T]) Group(name string, o Options) (*Group[T], error) {
 	if i.groups[name] != nil {
 		return nil, fmt.Errorf("inbox: group %q: the name is taken", name)
 	}
-	g := &Group[T]{inbox: i, name: name, opts: o.withDefaults(), handlers: make(map[handlerKey]HandlerFunc[T]), busy: make(map[[16]byte]struct{})}
+	g := &Group[T]{
+		inbox: i, name: name, opts: o.withDefaults(),
+		handlers: make(map[handlerKey]HandlerFunc[T]), byType: make(map[string]HandlerFunc[T]), busy: make(map[[16]byte]struct{}),
+	}
 	i.groups[name] = g
 	i.order = append(i.order, g)
 	return g, nil

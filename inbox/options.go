@@ -29,6 +29,10 @@ type Options struct {
 	// BackoffBase and BackoffMax define the delay after the nth failure:
 	// BackoffBase·2^(n−1), at most BackoffMax. Default to 1 s and 5 minutes.
 	BackoffBase, BackoffMax time.Duration
+	// Backoff, if not nil, returns the delay after the nth failure, counted
+	// from 1, and replaces BackoffBase and BackoffMax. A negative delay counts
+	// as 0. It is called from several goroutines. Defaults to nil.
+	Backoff func(failures int) time.Duration
 	// Key defines which deliveries are the same event. Defaults to ByEventID.
 	Key Key
 	// StoreEvent stores a failed event with its record, so that [Inbox.Run] can
@@ -103,4 +107,9 @@ func (o Options) withDefaults() Options {
 func (o Options) attempts() int { return o.MaxAttempts }
 
 // after returns the delay after the nth failure.
-func (o Options) after(n int) time.Duration { return backoff.After(o.BackoffBase, o.BackoffMax, n) }
+func (o Options) after(n int) time.Duration {
+	if o.Backoff != nil {
+		return max(o.Backoff(max(n, 1)), 0)
+	}
+	return backoff.After(o.BackoffBase, o.BackoffMax, n)
+}

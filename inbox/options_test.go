@@ -2,6 +2,7 @@ package inbox
 
 import (
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -30,6 +31,16 @@ func TestOptions(t *testing.T) {
 		if err := o.Validate(); err == nil || !strings.Contains(err.Error(), word) {
 			t.Errorf("%+v: %v, want something about %q", o, err, word)
 		}
+	}
+	var asked []int
+	own := Options{Backoff: func(n int) time.Duration { asked = append(asked, n); return time.Duration(n-2) * time.Minute }, BackoffBase: time.Hour, BackoffMax: time.Hour}
+	for n, want := range map[int]time.Duration{5: 3 * time.Minute, 1: 0, 0: 0} {
+		if d := own.withDefaults().after(n); d != want {
+			t.Errorf("Backoff: the delay after %d failures is %v, want %v", n, d, want)
+		}
+	}
+	if slices.Sort(asked); !slices.Equal(asked, []int{1, 1, 5}) {
+		t.Errorf("Backoff was asked for %v", asked)
 	}
 	if d := got.after(3); d != 4*time.Second {
 		t.Errorf("the delay after three failures is %v", d)

@@ -53,6 +53,14 @@ type Config struct {
 	// WaitMax is how long a repeat waits for a concurrent call with the same
 	// key. Defaults to no waiting.
 	WaitMax time.Duration
+	// Lease returns how long the key of a call stays claimed after the death of
+	// its process; 0: the Lease of the keys. Defaults to that of the keys.
+	Lease func(ctx context.Context, method string, req proto.Message) time.Duration
+	// Hash returns the hash of all parts of a request that define it, for
+	// clients whose repeats differ in a part that has no meaning, such as a
+	// time. An error refuses the call with INVALID_ARGUMENT. Defaults to a hash
+	// of the method and the message.
+	Hash func(ctx context.Context, method string, req proto.Message) (idempotency.Hash, error)
 	// Logger receives errors that clients must not see. Defaults to
 	// [slog.Default]; slog.New(slog.DiscardHandler) silences it.
 	Logger *slog.Logger
@@ -170,21 +178,41 @@ func (i *Interceptor[T]) request(ctx context.Context, key string, req any, metho
 	if !ok {
 		return idempotency.Request{}, refusal(codes.Internal, "INTERNAL", fmt.Sprintf("%T is not a message", req))
 	}
-	body, err := proto.MarshalOptions{Deterministic: true}.Marshal(message)
+	hash, err := i.hash(ctx, method, message)
 	if err != nil {
-		return idempotency.Request{}, refusal(codes.Internal, "INTERNAL", "the request cannot be compared")
+		return idempotency.Request{}, err
 	}
 	out := idempotency.Request{
 		TenantID: scope.Tenant, Operation: method, Key: requestkey.Key(scope.Tenant, scope.Principal, method, key), Retention: i.cfg.Retention, WaitMax: i.cfg.WaitMax,
-		Hash: idempotency.HashRequest(idempotency.RequestContent{
-			Method: "gRPC", Operation: method, ContentType: string(message.ProtoReflect().Descriptor().FullName()), Body: body,
-		}),
+		Hash: hash,
+	}
+	if i.cfg.Lease != nil {
+		out.Lease = i.cfg.Lease(ctx, method, message)
 	}
 	if err := out.Validate(); err != nil {
 		i.cfg.Logger.ErrorContext(ctx, "call refused", logkey.Operation, method, logkey.Error, err)
 		return out, refusal(codes.PermissionDenied, "SCOPE_REFUSED", "the owner of this key cannot be determined")
 	}
 	return out, nil
+}
+
+// hash returns the hash of a request. Its error is a status.
+func (i *Interceptor[T]) hash(ctx context.Context, method string, message proto.Message) (idempotency.Hash, error) {
+	if i.cfg.Hash != nil {
+		hash, err := i.cfg.Hash(ctx, method, message)
+		if err != nil {
+			i.cfg.Logger.WarnContext(ctx, "call refused: no hash", logkey.Operation, method, logkey.Error, err)
+			return "", refusal(codes.InvalidArgument, "REQUEST_INVALID", "the request cannot be compared with its repeats")
+		}
+		return hash, nil
+	}
+	body, err := proto.MarshalOptions{Deterministic: true}.Marshal(message)
+	if err != nil {
+		return "", refusal(codes.Internal, "INTERNAL", "the request cannot be compared")
+	}
+	return idempotency.HashRequest(idempotency.RequestContent{
+		Method: "gRPC", Operation: method, ContentType: string(message.ProtoReflect().Descriptor().FullName()), Body: body,
+	}), nil
 }
 
 // keyOf returns the key of a request, or "" if there is none. Its errors never

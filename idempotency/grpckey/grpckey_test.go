@@ -40,6 +40,8 @@ const (
 	list     = "/shop.Orders/List"
 	watch    = "/shop.Orders/Watch"
 	patience = 30 * time.Second
+	// usualLease is the default of idempotency.Config.
+	usualLease = 30 * time.Second
 )
 
 // request is message CreateRequest { string request_id = 1; string sku = 2; }.
@@ -79,11 +81,15 @@ type failing struct {
 	driver.Keys[*memstore.Tx]
 	down   atomic.Bool
 	damage atomic.Bool
+	leases chan time.Duration // of claims, if not nil
 }
 
 func (f *failing) ClaimKey(ctx context.Context, c driver.KeyClaim) (store.KeyRecord, bool, error) {
 	if f.down.Load() {
 		return store.KeyRecord{}, false, errors.New("connection refused")
+	}
+	if f.leases != nil {
+		f.leases <- c.Lease
 	}
 	r, ok, err := f.Keys.ClaimKey(ctx, c)
 	if f.damage.Load() {
@@ -438,6 +444,52 @@ func TestWaiting(t *testing.T) {
 
 // TestConfigErrors: the error of New lists every invalid field, in the order of
 // the fields.
+// TestOwnHash: requests with equal hashes are repeats, whatever else differs.
+func TestOwnHash(t *testing.T) {
+	b := newEnv(t, grpckey.Config{Hash: func(_ context.Context, method string, req proto.Message) (idempotency.Hash, error) {
+		m := req.ProtoReflect()
+		sku := m.Get(m.Descriptor().Fields().ByName("sku")).String()
+		if sku == "" {
+			return "", errors.New("no sku")
+		}
+		return idempotency.HashJSON(method + sku[:1]) // the rest of it has no meaning
+	}})
+	if text, replayed, err := b.call(create, "k", "a at 10:00"); text != "order of a at 10:00" || replayed || err != nil {
+		t.Errorf("%q, %v, %v", text, replayed, err)
+	}
+	if text, replayed, err := b.call(create, "k", "a at 10:01"); text != "order of a at 10:00" || !replayed || err != nil {
+		t.Errorf("a repeat with another time: %q, %v, %v", text, replayed, err)
+	}
+	_, _, err := b.call(create, "k", "b")
+	b.want(err, codes.InvalidArgument, "KEY_REUSED")
+	_, _, err = b.call(create, "other", "")
+	b.want(err, codes.InvalidArgument, "REQUEST_INVALID")
+	b.wantRuns(1)
+}
+
+// TestLeaseOfACall: Config.Lease is that of the claim; 0 is that of the keys.
+func TestLeaseOfACall(t *testing.T) {
+	b := newEnv(t, grpckey.Config{Lease: func(_ context.Context, method string, req proto.Message) time.Duration {
+		m := req.ProtoReflect()
+		if method == create && m.Get(m.Descriptor().Fields().ByName("sku")).String() == "slow" {
+			return 7 * time.Minute
+		}
+		return 0
+	}})
+	b.db.leases = make(chan time.Duration, 2)
+	for _, c := range []struct {
+		sku  string
+		want time.Duration
+	}{{"slow", 7 * time.Minute}, {"quick", usualLease}} {
+		if _, _, err := b.call(create, c.sku, c.sku); err != nil {
+			t.Error(err)
+		}
+		if got := <-b.db.leases; got != c.want {
+			t.Errorf("the lease of %s is %v, want %v", c.sku, got, c.want)
+		}
+	}
+}
+
 func TestConfigErrors(t *testing.T) {
 	_, err := grpckey.New[*memstore.Tx](nil, grpckey.Config{Methods: []string{"Create", "/s/m"}, Retention: -1, WaitMax: -2})
 	want := `grpckey: keys is nil

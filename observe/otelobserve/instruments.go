@@ -24,7 +24,7 @@ type instruments struct {
 	lagOldest                                      metric.Float64Gauge
 	backlog, failed, scheduled, dead, holding      metric.Int64Gauge
 	attemptsHighest                                metric.Int64Gauge
-	backlogOldest                                  metric.Float64Gauge
+	backlogOldest, counted                         metric.Float64Gauge
 	captured                                       metric.Int64Gauge
 	capturedOldest                                 metric.Float64Gauge
 	destinationBacklog, destinationHolding         metric.Int64Gauge
@@ -104,6 +104,7 @@ func (b *builder) tables(in *instruments) {
 	in.holding = b.gauge("holding", "{event}", "Events that block their aggregate.")
 	in.attemptsHighest = b.gauge("attempts.highest", "{attempt}", "Highest number of attempts of a pending event.")
 	in.backlogOldest = b.age("backlog.oldest", "Age of the oldest event that waits for its first delivery.")
+	in.counted = b.at("counted.timestamp", "Time of the last count of the tables, in seconds since 1970.")
 	in.captured = b.gauge("captured", "{event}", "Events in the tables that are kept for change data capture to read.")
 	in.capturedOldest = b.age("captured.oldest", "Age of the oldest event that is kept for change data capture to read.")
 	in.purged = b.counter("purged", "{row}", "Rows that retention has removed.")
@@ -181,6 +182,9 @@ func (b *builder) age(name, text string) metric.Float64Gauge {
 	b.errs = append(b.errs, err)
 	return i
 }
+
+// at is a gauge of a time.
+func (b *builder) at(name, text string) metric.Float64Gauge { return b.age(name, text) }
 
 func (b *builder) duration(name, text string) metric.Float64Histogram {
 	i, err := b.meter.Float64Histogram(b.prefix+name, metric.WithUnit("s"), metric.WithDescription(text),

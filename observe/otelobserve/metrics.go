@@ -152,4 +152,5 @@ func (o *Observer) backlog(info observe.BacklogInfo) {
 	o.set(o.in.dead, info.Dead, plain)
 	o.set(o.in.holding, info.Holding, plain)
 	o.set(o.in.attemptsHighest, int64(info.MaxAttempts), plain)
+	o.in.counted.Record(background, float64(time.Now().UnixMilli())/1000, plain.record...)
 }

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/waybillhq/waybill"
@@ -191,6 +192,20 @@ func TestACapturedOutboxHasNoBacklog(t *testing.T) {
 	p.want(2, "waybill.dead")
 	p.want(-1, "waybill.backlog")
 	p.want(-1, "waybill.backlog.oldest")
+}
+
+// The time of the last count tells that the gauges of the tables are old.
+func TestTimeOfTheLastCount(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newProcess(t, otelobserve.Config{})
+		p.want(-1, "waybill.counted.timestamp")
+		p.Hooks().Backlog(observe.BacklogInfo{Ready: 7})
+		counted := float64(time.Now().UnixMilli()) / 1000
+		time.Sleep(1500 * time.Millisecond) //nolint:forbidigo // synctest's time
+		p.want(counted, "waybill.counted.timestamp")
+		p.Hooks().Backlog(observe.BacklogInfo{Captured: true})
+		p.want(counted+1.5, "waybill.counted.timestamp")
+	})
 }
 
 // Every name begins with the prefix, and an invalid prefix is rejected.

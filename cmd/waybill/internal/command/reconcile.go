@@ -78,7 +78,7 @@ func (a *app) printJobs(all []view.Job) error {
 	}
 	t := newTable("JOB", "KIND", "ENABLED", "LAST RUN", "NEXT", "FOUND", "SENT", "SKIPPED", "FAILED", "ERROR")
 	for _, j := range all {
-		t.row(j.Name, or(j.Kind), yesNo(j.Enabled), at(j.StartedAt), at(j.Next), j.Found, j.Sent, j.Skipped, j.Failed, or(cut(j.LastError, errorWidth)))
+		t.row(j.Name, or(j.Kind), yesNo(j.Enabled), at(j.StartedAt), at(j.Next), j.Found, j.Sent, j.Skipped, j.Failed, or(j.LastError))
 	}
 	return t.writeTo(a.Out)
 }

@@ -87,6 +87,23 @@ func Build(st *connect.Store, s *settings.Settings, defs []settings.Job) ([]reco
 	return out, nil
 }
 
+// schedule sets the schedule of a job; without one the job has its default.
+func schedule(j *reconcile.Job, def settings.Job) error {
+	switch {
+	case def.Every > 0 && def.Cron != "":
+		return errors.New("every and cron exclude each other")
+	case def.Every > 0:
+		j.Schedule = reconcile.Every(def.Every)
+	case def.Cron != "":
+		s, err := reconcile.Cron(def.Cron)
+		if err != nil {
+			return err
+		}
+		j.Schedule = s
+	}
+	return nil
+}
+
 // KindOf returns the kind of a job; the default with a query is sql.
 func KindOf(def settings.Job) string {
 	if def.Kind == "" && def.SQL != "" {
@@ -113,8 +130,8 @@ func build(st *connect.Store, s *settings.Settings, def settings.Job) (reconcile
 		return reconcile.Job{}, wrong("see Jobs in docs/cli.md", err)
 	}
 	j.Name = def.Name
-	if def.Every > 0 {
-		j.Schedule = reconcile.Every(def.Every)
+	if err := schedule(&j, def); err != nil {
+		return reconcile.Job{}, wrong("see Jobs in docs/cli.md", err)
 	}
 	j.LookBack = orDefault(def.LookBack, j.LookBack)
 	j.MinAge = orDefault(def.MinAge, j.MinAge)

@@ -19,9 +19,11 @@ type Job struct {
 	Relay string
 	// Kind is "sql", or one of the built-in kinds of package jobs.
 	Kind string
-	// Every is the interval between runs; LookBack is the length of the window;
-	// MinAge is the minimum age of the rows in it. Zero: the job's default.
+	// Every is the interval between runs; Cron is a cron expression instead.
+	// LookBack is the length of the window; MinAge is the minimum age of the
+	// rows in it. Zero: the job's default.
 	Every, LookBack, MinAge, ResendAfter, TraceRetention time.Duration
+	Cron                                                 string
 	// SQL returns the missing events; Type, AggregateType and Topic apply to
 	// all of them.
 	SQL, Type, AggregateType, Topic string
@@ -42,7 +44,7 @@ func (j *Job) Where() string { return j.where }
 func (j *Job) fields() map[string]slot {
 	return map[string]slot{
 		"enabled": switchSlot{&j.Enabled}, "relay": textSlot{&j.Relay}, "kind": textSlot{&j.Kind},
-		"every": durationSlot{p: &j.Every}, "look-back": durationSlot{p: &j.LookBack}, "min-age": durationSlot{p: &j.MinAge, allowOff: true},
+		"every": durationSlot{p: &j.Every}, "cron": textSlot{&j.Cron}, "look-back": durationSlot{p: &j.LookBack}, "min-age": durationSlot{p: &j.MinAge, allowOff: true},
 		"resend-after": durationSlot{p: &j.ResendAfter, allowOff: true}, "trace-retention": durationSlot{p: &j.TraceRetention},
 		"sql": textSlot{&j.SQL}, "type": textSlot{&j.Type}, "aggregate-type": textSlot{&j.AggregateType}, "topic": textSlot{&j.Topic},
 		"group": textSlot{&j.Group}, "age": durationSlot{p: &j.Age}, "min-attempts": numberSlot{p: &j.MinAttempts, min: 1},
