@@ -185,6 +185,44 @@ func (d *Outbox) List(ctx context.Context, state store.State, f store.Filter, af
 	return p, nil
 }
 
+// RecentPage is a page of delivered events, and the start of the next page.
+type RecentPage struct {
+	Records []store.Record
+	// Next is the value of before for the next page; zero on the last page.
+	Next waybill.ID
+}
+
+// errNoRecent means that the store cannot list delivered events in this order.
+var errNoRecent = errors.New("admin: the store does not list the newest delivered events")
+
+// ListsRecent reports whether the store has what [Outbox.ListRecent] needs.
+func (d *Outbox) ListsRecent() bool {
+	_, ok := d.db.(driver.Recent)
+	return ok && d.destination == ""
+}
+
+// ListRecent returns delivered events that match a filter, in the descending
+// order of their ids, which is nearly that in which they were written: those
+// before an id (zero for the first page), and at most limit of them. It reads
+// no others, unless few match.
+func (d *Outbox) ListRecent(ctx context.Context, f store.Filter, before waybill.ID, limit int) (RecentPage, error) {
+	if !d.ListsRecent() {
+		return RecentPage{}, errNoRecent
+	}
+	if limit <= 0 {
+		limit = d.cfg.BatchSize
+	}
+	records, err := d.db.(driver.Recent).ListRecent(ctx, f, before, limit)
+	if err != nil {
+		return RecentPage{}, fmt.Errorf("admin: listing delivered events: %w", err)
+	}
+	p := RecentPage{Records: records}
+	if len(records) == limit {
+		p.Next = records[limit-1].ID
+	}
+	return p, nil
+}
+
 // Find returns an event in any state, or [ErrNotFound]. If the event has left
 // the outbox and the history, but some destinations have yet to receive it, the
 // record is that of the first of them.

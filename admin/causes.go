@@ -70,9 +70,6 @@ func (d *Outbox) Causes(ctx context.Context, limit int) (Causes, error) {
 	if err != nil {
 		return Causes{}, err
 	}
-	if limit <= 0 {
-		limit = d.cfg.BatchSize
-	}
 	for noted := 0; noted < maxNoted; {
 		n, err := db.NoteCauses(ctx, d.cfg.BatchSize)
 		noted += n
@@ -80,6 +77,19 @@ func (d *Outbox) Causes(ctx context.Context, limit int) (Causes, error) {
 		if err != nil || n < d.cfg.BatchSize {
 			break
 		}
+	}
+	return d.KnownCauses(ctx, limit)
+}
+
+// KnownCauses is [Outbox.Causes] without computing the causes of dead letters
+// that have none: it changes nothing.
+func (d *Outbox) KnownCauses(ctx context.Context, limit int) (Causes, error) {
+	db, err := d.causes()
+	if err != nil {
+		return Causes{}, err
+	}
+	if limit <= 0 {
+		limit = d.cfg.BatchSize
 	}
 	counts, err := db.CountCauses(ctx, limit+1) // one of them may be unknown
 	if err != nil {

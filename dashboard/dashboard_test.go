@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -11,6 +12,7 @@ import (
 	"github.com/waybillhq/waybill/admin"
 	"github.com/waybillhq/waybill/dashboard"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 	"github.com/waybillhq/waybill/store/memstore"
 )
 
@@ -201,6 +203,92 @@ func TestLongLists(t *testing.T) {
 	follow("/events?state=ready&type=OrderPlaced")
 	s.kill(says("no"))
 	follow("/dead?type=OrderPlaced")
+}
+
+// TestDeliveredEvents: the newest delivered events come first, in pages that a
+// filter narrows.
+func TestDeliveredEvents(t *testing.T) {
+	s := newShop(t)
+	var ids []string
+	for i := range 60 {
+		ev := event([]string{"OrderPlaced", "OrderPaid", "OrderSent"}[i%3], "")
+		s.write(ev)
+		ids = append(ids, ev.ID.String())
+	}
+	s.settle(s.roles.Relay, func(row store.Row, out *driver.Settlement) {
+		out.Done = append(out.Done, driver.Result{Lane: row.Lane, ID: row.ID, Seq: row.Seq})
+	})
+	s.open()
+	listed := func(path string) (got []string, next string) {
+		page := s.page(path)
+		for _, m := range regexp.MustCompile(`events/([0-9A-Z]{26})`).FindAllStringSubmatch(page, -1) {
+			got = append(got, m[1])
+		}
+		got = slices.Compact(got)
+		if m := regexp.MustCompile(`href="(\?[^"]*)" rel="next"`).FindStringSubmatch(page); m != nil {
+			next = "/events" + strings.ReplaceAll(m[1], "&amp;", "&")
+		}
+		has(t, page, "Delivered, newest first")
+		return got, next
+	}
+	slices.Reverse(ids)
+	first, next := listed("/events?state=delivered")
+	rest, end := listed(next)
+	if !slices.Equal(first, ids[:50]) || !slices.Equal(rest, ids[50:]) || end != "" {
+		t.Errorf("the pages have %v, then %v, then %q; want %v", first, rest, end, ids)
+	}
+	all, _ := listed("/events")
+	if !slices.Equal(all, ids[:20]) {
+		t.Errorf("the page of all states has %v", all)
+	}
+	few, end := listed("/events?state=delivered&type=OrderPaid")
+	if len(few) != 20 || few[0] != ids[1] || few[1] != ids[4] || end != "" {
+		t.Errorf("the page of one type has %v, then %q", few, end)
+	}
+	if a := s.get("/events?state=delivered&after=17"); a.status != http.StatusBadRequest {
+		t.Errorf("a position that is no id: status %d", a.status)
+	}
+}
+
+// TestCausesOfManyLetters: a page about more dead letters than it reads has the
+// causes of all, and computes none: letters without a cause are in the groups
+// of those that it reads.
+func TestCausesOfManyLetters(t *testing.T) {
+	s := newShop(t)
+	for i, n := range []int{4000, 1200} {
+		var events []waybill.Event
+		for range n {
+			events = append(events, event("OrderPlaced", ""))
+		}
+		s.write(events...)
+		text := []string{"status 503: upstream is away", "unknown product 17"}[i]
+		for range n/1000 + 1 {
+			s.kill(says(text))
+		}
+	}
+	causes := s.roles.OutboxAdmin.(driver.Causes)
+	unknown := func() (letters int64) {
+		counts, err := causes.CountCauses(t.Context(), 10)
+		s.must(err)
+		for _, c := range counts {
+			if c.ID == "" {
+				letters += c.Letters
+			}
+		}
+		return letters
+	}
+	_, err := causes.NoteCauses(t.Context(), 3000)
+	s.must(err)
+	s.open()
+	has(t, s.page("/dead"), "Dead letters without a cause yet: 2,200.", "waybill dead groups", "status 503: upstream is away", "unknown product #", "Only the oldest 5,000 dead letters are read")
+	if n := unknown(); n != 2200 {
+		t.Errorf("after the page, %d letters have no cause, want 2200", n)
+	}
+	_, err = causes.NoteCauses(t.Context(), 3000)
+	s.must(err)
+	page := s.page("/dead")
+	has(t, page, "<b>4,000</b>", "<b>1,200</b>", "the causes are of all")
+	lacks(t, page, "without a cause yet")
 }
 
 // TestHostileTexts: nothing that a producer, a consumer or an error wrote can

@@ -184,7 +184,7 @@ func (d *Dashboard) dead(p *page) (any, error) {
 		return nil, err
 	}
 	v.Groups, v.Scanned, v.Bounded, v.Matching = group(found.Records), len(found.Records), found.Bounded, int64(len(found.Records))
-	if v.Filter == (store.Filter{}) {
+	if v.Bounded && v.Filter == (store.Filter{}) { // the groups are not of all letters
 		if err := v.stored(p.ctx, rows); err != nil {
 			return nil, err
 		}
@@ -215,20 +215,25 @@ func (d *Dashboard) dead(p *page) (any, error) {
 const groupRows = 100
 
 // stored replaces the groups by those of the store, which are of all dead
-// letters.
+// letters. It changes nothing: a page is only read.
 func (v *deadView) stored(ctx context.Context, rows *admin.Outbox) error {
-	found, err := rows.Causes(ctx, groupRows)
+	found, err := rows.KnownCauses(ctx, groupRows)
 	if errors.Is(err, admin.ErrNoCauses) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	known := make(map[string]*causeGroup)
+	known, stored := make(map[string]*causeGroup), make(map[string]bool)
 	for _, g := range v.Groups {
 		known[g.ID] = g
 	}
-	v.Groups, v.Whole, v.Unknown = nil, true, found.Unknown
+	v.Whole, v.Unknown = found.Unknown == 0, found.Unknown
+	for _, c := range found.Groups {
+		stored[c.ID] = true
+	}
+	// Letters without a cause yet are in the groups of the oldest ones.
+	v.Groups = slices.DeleteFunc(v.Groups, func(g *causeGroup) bool { return v.Whole || stored[g.ID] })
 	for _, c := range found.Groups {
 		g := known[c.ID] // has all types
 		if g == nil {
@@ -237,6 +242,7 @@ func (v *deadView) stored(ctx context.Context, rows *admin.Outbox) error {
 		g.ID, g.Cause, g.Letters, g.First, g.Last, g.Example = c.ID, c.Text, c.Letters, c.First, c.Last, c.Example
 		v.Groups = append(v.Groups, g)
 	}
+	slices.SortStableFunc(v.Groups, func(a, b *causeGroup) int { return cmp.Compare(b.Letters, a.Letters) })
 	return nil
 }
 

@@ -53,10 +53,12 @@ func (v *eventsView) Any() bool {
 type section struct {
 	Name, Title string
 	Records     []store.Record
-	// Next is the position of the next page; 0 on the last page. More means
+	// Next is the position of the next page; empty on the last page. More means
 	// that there are more, which need a choice of the state.
-	Next int64
+	Next string
 	More bool
+	// Newest: the newest event is the first, and not the oldest.
+	Newest bool
 }
 
 // toEvent leads to the page of an event whose id was typed.
@@ -81,10 +83,7 @@ func (d *Dashboard) events(p *page) (any, error) {
 	if v.Places, err = d.places(p.ctx, v.Destination); err != nil {
 		return nil, err
 	}
-	after, err := position(p.query("after"))
-	if err != nil {
-		return nil, err
-	}
+	after := p.query("after")
 	known := v.State == ""
 	for _, one := range states {
 		if one.state == store.Delivered && v.Destination != "" {
@@ -98,15 +97,14 @@ func (d *Dashboard) events(p *page) (any, error) {
 		f, limit := v.Filter, pageRows
 		one.set(&f)
 		if v.State == "" {
-			after, limit = 0, stateRows
+			after, limit = "", stateRows
 		}
-		list, err := rows.List(p.ctx, one.state, f, after, limit)
-		if err != nil {
+		s := section{Name: one.Name, Title: one.Title, Newest: one.state == store.Delivered && rows.ListsRecent()}
+		if err := s.read(p.ctx, rows, one.state, f, after, limit); err != nil {
 			return nil, err
 		}
-		s := section{Name: one.Name, Title: one.Title, Records: list.Records, Next: list.Next}
 		if v.State == "" {
-			s.More, s.Next = s.Next != 0, 0
+			s.More, s.Next = s.Next != "", ""
 		}
 		v.Found = append(v.Found, s)
 	}
@@ -114,6 +112,33 @@ func (d *Dashboard) events(p *page) (any, error) {
 		return nil, refuse(http.StatusBadRequest, "The state must be ready, failed, scheduled, dead or delivered.")
 	}
 	return v, nil
+}
+
+// read reads the events of the section after a position.
+func (s *section) read(ctx context.Context, rows *admin.Outbox, state store.State, f store.Filter, after string, limit int) error {
+	if !s.Newest {
+		from, err := position(after)
+		if err != nil {
+			return err
+		}
+		list, err := rows.List(ctx, state, f, from, limit)
+		if s.Records = list.Records; list.Next != 0 {
+			s.Next = strconv.FormatInt(list.Next, 10)
+		}
+		return err
+	}
+	var before waybill.ID
+	if after != "" {
+		var err error
+		if before, err = waybill.ParseID(after); err != nil {
+			return refuse(http.StatusBadRequest, "The position of the page is not the id of an event.")
+		}
+	}
+	list, err := rows.ListRecent(ctx, f, before, limit)
+	if s.Records = list.Records; !list.Next.IsZero() {
+		s.Next = list.Next.String()
+	}
+	return err
 }
 
 // position reads the position of a page.

@@ -37,6 +37,29 @@ type Members interface {
 	Members(ctx context.Context) (store.Stats, error)
 }
 
+// Recent is implemented by stores that list the newest delivered events without
+// reading the others: a history has no index on seq, because events enter it
+// all the time. It is optional: callers find it by a type assertion on
+// [OutboxAdmin], and call List otherwise.
+type Recent interface {
+	// ListRecent returns delivered events that match the filter and whose ids
+	// are lower than before, the highest id first, at most limit. The zero id
+	// is higher than all.
+	ListRecent(ctx context.Context, f store.Filter, before waybill.ID, limit int) ([]store.Record, error)
+}
+
+// BeforeID returns the argument before of [Recent.ListRecent] as an id that
+// databases compare: the highest id instead of zero.
+func BeforeID(before waybill.ID) waybill.ID {
+	if !before.IsZero() {
+		return before
+	}
+	for i := range before {
+		before[i] = 0xff
+	}
+	return before
+}
+
 // DeadLetters changes dead letters. All methods commit synchronously, accept
 // any number of ids, skip ids that do not exist, and return the ids of the
 // changed events: a second call changes nothing.

@@ -18,6 +18,7 @@ func inspectChecks[T any]() []check[T] {
 	return []check[T]{
 		{row: "count_and_list", name: "list and count by filter", run: listsByFilter[T]},
 		{row: "count_and_list", name: "list in pages", fresh: true, run: listsPages[T]},
+		{row: "count_and_list", name: "the newest first", fresh: true, run: listsRecent[T]},
 		{row: "count_and_list", name: "filters compare as bytes", run: filtersAsBytes[T]},
 		{row: "count_and_list", name: "rows that cannot be read", run: listsBroken[T]},
 		{row: "count_and_list", name: "states that do not exist", run: listsNothing[T]},
@@ -185,6 +186,45 @@ func listsPages[T any](ctx context.Context, t tb, b *env[T]) {
 		if n, err := b.DB.OutboxAdmin.Count(ctx, state, store.Filter{}); err != nil || n != int64(len(want)) {
 			t.Errorf("Count(%v) is %d, %v, want %d", state, n, err, len(want))
 		}
+	}
+}
+
+// listsRecent compares ListRecent, if the store has it, with List: with and
+// without a filter, and in pages of several sizes.
+func listsRecent[T any](ctx context.Context, t tb, b *env[T]) {
+	db, ok := b.DB.OutboxAdmin.(driver.Recent)
+	if !ok {
+		return
+	}
+	all := exhibits(ctx, t, b)
+	for _, f := range []store.Filter{{}, {Type: all[0].Type}, {AggregateID: all[0].AggregateID, AggregateType: all[0].AggregateType}, {NoTenant: true}, {TenantID: "tenant"}, {Type: b.unique("none")}} {
+		want := recordIDs(b.list(ctx, t, store.Delivered, f, 100))
+		slices.SortFunc(want, func(a, b waybill.ID) int { return slices.Compare(b[:], a[:]) })
+		for _, limit := range []int{1, 2, 100} {
+			var got []waybill.ID
+			for before := (waybill.ID{}); ; {
+				page, err := db.ListRecent(ctx, f, before, limit)
+				if err != nil || len(page) > limit {
+					t.Fatalf("ListRecent of %d returned %d records, %v", limit, len(page), err)
+				}
+				for _, r := range page {
+					if r.State != store.Delivered || r.EndedAt.IsZero() {
+						t.Errorf("ListRecent returned %+v", r)
+					}
+				}
+				got = append(got, recordIDs(page)...)
+				if len(page) < limit {
+					break
+				}
+				before = page[len(page)-1].ID
+			}
+			if !slices.Equal(got, want) {
+				t.Errorf("ListRecent(%+v) in pages of %d returned %v, want %v", f, limit, got, want)
+			}
+		}
+	}
+	if page, err := db.ListRecent(ctx, store.Filter{}, waybill.ID{}, 0); err != nil || len(page) > 0 {
+		t.Errorf("ListRecent of none returned %d records, %v", len(page), err)
 	}
 }
 

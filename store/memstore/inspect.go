@@ -1,6 +1,7 @@
 package memstore
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"slices"
@@ -65,6 +66,16 @@ func (v reads) List(_ context.Context, state store.State, f store.Filter, after 
 	defer v.mu.Unlock()
 	found, err := s.choose(state, f, after)
 	slices.SortFunc(found, bySeq)
+	return copyRecords(found[:min(max(limit, 0), len(found))]), err
+}
+
+// ListRecent implements [driver.Recent].
+func (v reads) ListRecent(_ context.Context, f store.Filter, before waybill.ID, limit int) ([]store.Record, error) {
+	s := v.lock()
+	defer v.mu.Unlock()
+	found, err := s.choose(store.Delivered, f, 0)
+	found = slices.DeleteFunc(found, func(r *record) bool { return !before.IsZero() && bytes.Compare(r.ID[:], before[:]) >= 0 })
+	slices.SortFunc(found, func(a, b *record) int { return bytes.Compare(b.ID[:], a.ID[:]) })
 	return copyRecords(found[:min(max(limit, 0), len(found))]), err
 }
 

@@ -1,6 +1,7 @@
 package mysqlstore
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"database/sql"
@@ -13,6 +14,7 @@ import (
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/internal/eventrow"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // Stats implements [driver.Inspector]. All values come from one snapshot, and
@@ -142,6 +144,18 @@ func (q *queue) List(ctx context.Context, state store.State, f store.Filter, aft
 	query := fill(fill(q.sql.list[state], "{fits}", where), "{after}", strconv.FormatInt(after, 10))
 	records, err := q.records(ctx, fill(query, "{limit}", strconv.Itoa(max(limit, 0))), args...)
 	slices.SortFunc(records, func(a, b store.Record) int { return cmp.Compare(a.Seq, b.Seq) })
+	return records, err
+}
+
+// ListRecent implements [driver.Recent].
+func (q *queue) ListRecent(ctx context.Context, f store.Filter, before waybill.ID, limit int) ([]store.Record, error) {
+	where, args, err := q.filtered(store.Delivered, f) // an error for a backlog
+	if err != nil {
+		return nil, err
+	}
+	query := fill(fill(q.sql.recent, "{fits}", where), "{before}", hexID(driver.BeforeID(before)))
+	records, err := q.records(ctx, fill(query, "{limit}", strconv.Itoa(max(limit, 0))), args...)
+	slices.SortFunc(records, func(a, b store.Record) int { return bytes.Compare(b.ID[:], a.ID[:]) })
 	return records, err
 }
 

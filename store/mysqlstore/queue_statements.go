@@ -21,6 +21,7 @@ type queueStatements struct {
 	urgentKeys, plain     string
 	find                  string
 	count, list           [4]string
+	recent                string
 	lockDead, replay      string
 	lockDeadIDs, dropDead string
 	lockHolding, unblock  [2]string // dead, delayed
@@ -211,6 +212,10 @@ func (s *queueStatements) inspect(r func(string) string, places []place, own str
 		whole := `SELECT ` + strconv.Itoa(state) + ` AS state, ` + readColumns + `, ` + p.more
 		s.list[state] = r(whole + ` FROM (SELECT ` + p.keys + ` FROM ` + p.table + ` ` + p.index + ` WHERE ` + p.own + `seq > {after} AND {fits}
  ORDER BY seq LIMIT {limit}) AS k STRAIGHT_JOIN ` + p.table + ` AS o FORCE INDEX (PRIMARY) ON ` + p.join)
+		if store.State(state) == store.Delivered { // index id of history
+			s.recent = r(whole + ` FROM (SELECT ` + p.keys + ` FROM ` + p.table + ` WHERE id < UNHEX('{before}') AND {fits}
+ ORDER BY id DESC LIMIT {limit}) AS k STRAIGHT_JOIN ` + p.table + ` AS o FORCE INDEX (PRIMARY) ON ` + p.join)
+		}
 		if state > 0 {
 			s.find += "\nUNION ALL "
 		}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // countRows returns, by kind: 0 the clock, 1 ready rows and the creation time
@@ -104,6 +105,12 @@ func listStatements(r func(string) string) map[store.State]string {
 CROSS JOIN LATERAL (SELECT * FROM {outbox} WHERE lane = c.l AND seq > $7::bigint AND ` + fits(store.Ready) + ` ORDER BY seq LIMIT $8) AS r
 ORDER BY seq LIMIT $8`)
 	return out
+}
+
+// listRecent reads delivered rows from the highest id on: history_id_idx of
+// every partition.
+func listRecent() string {
+	return `SELECT ` + recordColumns(store.Delivered) + ` FROM {history} WHERE id < $7::uuid AND ` + fits(store.Delivered) + ` ORDER BY id DESC LIMIT $8`
 }
 
 func countStatements(r func(string) string) map[store.State]string {
@@ -207,6 +214,12 @@ func (c *core) List(ctx context.Context, state store.State, f store.Filter, afte
 		return nil, fmt.Errorf("pgstore: unknown state %v", state)
 	}
 	return c.records(ctx, &state, nil, query, append(filterArgs(f), after, limit)...)
+}
+
+// ListRecent implements [driver.Recent].
+func (c *core) ListRecent(ctx context.Context, f store.Filter, before waybill.ID, limit int) ([]store.Record, error) {
+	state := store.Delivered
+	return c.records(ctx, &state, nil, c.sql.recent, append(filterArgs(f), driver.BeforeID(before).UUID(), max(limit, 0))...)
 }
 
 // Find implements [driver.Inspector].

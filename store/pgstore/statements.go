@@ -26,7 +26,7 @@ type statements struct {
 	holds, follow, urgent, plain string
 	settle                       map[settleKind]string
 	finish, finishLast           string
-	stats, members, find         string
+	stats, members, find, recent string
 	list, count                  map[store.State]string
 	replay, discard, unblock     string
 	purge                        map[store.State]string
@@ -235,8 +235,8 @@ WHERE l.locktype = 'transactionid' AND l.mode = 'ExclusiveLock' AND l.granted`),
 		finish: r(finishDeliveries(heldLanes)), finishLast: r(finishDeliveries(allHeld)),
 
 		stats: r(countRows), members: r(readMembers),
-		find:  r(findEvent()),
-		list:  listStatements(r),
+		find: r(findEvent()),
+		list: listStatements(r), recent: r(listRecent()),
 		count: countStatements(r),
 
 		replay:  r(replayDead()),

@@ -8,6 +8,7 @@ import (
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/internal/eventrow"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // Stats implements [driver.Inspector]. It reads everything in one transaction,
@@ -103,6 +104,15 @@ func (q *queue) List(ctx context.Context, state store.State, f store.Filter, aft
 		return nil, err
 	}
 	return q.records(ctx, q.sql.list[state], append(filterArgs(f), after, max(limit, 0))...)
+}
+
+// ListRecent implements [driver.Recent].
+func (q *queue) ListRecent(ctx context.Context, f store.Filter, before waybill.ID, limit int) ([]store.Record, error) {
+	if q.sql.recent == nil {
+		return nil, nil // a backlog has no delivered rows
+	}
+	before = driver.BeforeID(before)
+	return q.records(ctx, q.sql.recent, append(filterArgs(f), before[:], max(limit, 0))...)
 }
 
 // Find implements [driver.Inspector]. One statement searches all tables, so

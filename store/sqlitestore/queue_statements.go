@@ -24,6 +24,7 @@ type queueStatements struct {
 	buryReady, buryDelayed   *statement
 	// Inspection, by state, and operations on dead letters.
 	count, list                 [4]*statement
+	recent                      *statement // nil for a backlog
 	stats, find                 *statement
 	deadKeys, replay, discard   []*statement
 	unblockDead, unblockDelayed []*statement
@@ -188,6 +189,9 @@ func (s *queueStatements) browseStatements(one func(string) *statement, shape qu
 		// Primary key of outbox; dead_seq_idx (lane, seq).
 		whole := `SELECT ` + strconv.Itoa(state) + `, ` + rowColumns + `, ` + p.more + ` FROM ` + p.table
 		s.list[state] = one(whole + ` WHERE ` + p.after + ` AND ` + p.fits() + ` ORDER BY seq LIMIT ?8`)
+		if store.State(state) == store.Delivered { // history_id_idx
+			s.recent = one(whole + ` WHERE id < ?7 AND ` + p.fits() + ` ORDER BY id DESC LIMIT ?8`)
+		}
 		if find != "" {
 			find += "\nUNION ALL "
 		}
