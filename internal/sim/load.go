@@ -193,7 +193,9 @@ func (w *world) event(s *stream, agg *aggregate) waybill.Event {
 		ev.Type = eventTypes[s.n(len(eventTypes))]
 	}
 	if agg != nil {
-		ev.AggregateType, ev.AggregateID = agg.name.Type, agg.name.ID
+		ev.TenantID, ev.AggregateType, ev.AggregateID = agg.name.Tenant, agg.name.Type, agg.name.ID
+	} else {
+		ev.TenantID = w.tenant("event", m.no)
 	}
 	w.route(m, &ev)
 	if w.draw(s, delayedEvent) {

@@ -108,6 +108,7 @@ type plan struct {
 	txEvents             int // maximum of events in one transaction
 	writers              int // concurrent writers of each process
 	destinations         int
+	tenants              int // one of them has most events; 0: events have no tenants
 	storm                time.Duration
 	sink                 sinkKind
 	locks                bool // transactions of one aggregate exclude each other
@@ -129,6 +130,7 @@ func newPlan(c cut) plan {
 	p.drawRelay(s)
 	p.drawRates(s)
 	p.drawDestinations()
+	p.drawTenants()
 	if c.nodes > 0 {
 		p.nodes = min(p.nodes, c.nodes)
 	}
@@ -175,6 +177,14 @@ func (p *plan) drawSize(s *stream) {
 	}
 	if s.chance(0.4) {
 		p.keys, p.keyCallers = 1+s.n(60), 1+s.n(4)
+	}
+}
+
+// drawTenants draws the tenants, in some worlds. Their draws have a stream of
+// their own.
+func (p *plan) drawTenants() {
+	if s := newStream(p.seed, "tenants"); s.chance(0.4) {
+		p.tenants = 2 + s.n(6)
 	}
 }
 
@@ -290,10 +300,10 @@ func (p *plan) describe() string {
 		}
 	}
 	text := fmt.Sprintf(
-		"%d nodes, %d lanes, %d events of %d aggregates in transactions of up to %d, sink %s with %d destinations, storm %v\n"+
+		"%d nodes, %d lanes, %d events of %d aggregates and %d tenants in transactions of up to %d, sink %s with %d destinations, storm %v\n"+
 			"workers %d, batch %d, hot %d, cold %d, attempts %d, backoff %v..%v %v, on dead %d, deliver timeout %v, lease %v, poll %v, "+
 			"linger %v, sweep %v, drain %v, history %v, locks %v, knows writers %v\nfaults: %s",
-		p.nodes, p.lanes, p.events, p.aggregates, p.txEvents, sinkNames[p.sink], p.destinations, p.storm.Round(time.Millisecond),
+		p.nodes, p.lanes, p.events, p.aggregates, p.tenants, p.txEvents, sinkNames[p.sink], p.destinations, p.storm.Round(time.Millisecond),
 		c.Workers, c.BatchSize, c.HotQueue, c.ColdQueue, c.MaxAttempts, c.BackoffBase, c.BackoffMax, c.BackoffSeries, c.OnDead, c.DeliverTimeout,
 		c.Lease, c.PollInterval, c.Linger, c.SweepInterval, c.DrainTimeout, c.HistoryRetention, p.locks, p.knowsWriters, strings.Join(on, " "),
 	)

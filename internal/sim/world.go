@@ -98,7 +98,7 @@ func newWorld(p plan, t *tally, ignored map[string]bool) (*world, error) {
 	}
 	w.stormy.Store(true)
 	for i := range p.aggregates {
-		w.groups = append(w.groups, &aggregate{no: i, name: store.Aggregate{Type: "thing", ID: fmt.Sprintf("a%d", i)}})
+		w.groups = append(w.groups, &aggregate{no: i, name: store.Aggregate{Tenant: w.tenant("aggregate", i), Type: "thing", ID: fmt.Sprintf("a%d", i)}})
 	}
 	var err error
 	if w.server, err = newServer(w); err != nil {
@@ -119,6 +119,19 @@ func (w *world) stream(purpose string, n ...int) *stream {
 // numbers only.
 func (w *world) roll(purpose string, n ...int) float64 {
 	return float64(scramble(w.plan.seed^mix(purpose, n...))>>11) / (1 << 53)
+}
+
+// tenant returns a tenant. One of them has most aggregates and events.
+func (w *world) tenant(of string, n int) string {
+	if w.plan.tenants == 0 {
+		return ""
+	}
+	const loud = 0.7
+	x := w.roll("tenant of "+of, n)
+	if x < loud {
+		return "loud"
+	}
+	return fmt.Sprintf("quiet%d", int((x-loud)/(1-loud)*float64(w.plan.tenants-1)))
 }
 
 // happens draws a fault that depends on the seed, its kind and numbers only.
