@@ -80,9 +80,26 @@ func (q *queue) readRows(ctx context.Context, r *ledger.Read) (a ledger.Answer, 
 		a.Refs, err = q.rows.Sweep(ctx, r.Cursors, r.Limit)
 	case ledger.ReadUrgent:
 		a.Page, err = q.rows.FetchPriority(ctx, r.Cursors, r.Limit)
+	case ledger.ReadOthers:
+		a.Refs, a.Page, err = q.others(ctx, r)
 	case ledger.ReadWriters: // only the open transactions
 	}
 	return a, err
+}
+
+// others lists the next rows of lanes, and loads those of tenants that do not
+// crowd.
+func (q *queue) others(ctx context.Context, r *ledger.Read) ([]driver.RowRef, driver.Page, error) {
+	seen, err := q.rows.Sweep(ctx, r.Cursors, r.Limit)
+	if err != nil {
+		return nil, driver.Page{}, err
+	}
+	seen, keys := r.Others(seen)
+	if len(keys) == 0 {
+		return seen, driver.Page{}, nil
+	}
+	page, err := q.rows.Load(ctx, keys)
+	return seen, page, err
 }
 
 // pick lists the next rows of a lane, and loads those that are not to be

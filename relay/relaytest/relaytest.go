@@ -77,7 +77,7 @@ var lacking = map[string][]string{
 
 func checks[T any]() []check[T] {
 	return slices.Concat(failChecks[T](), handlerChecks[T](), hotChecks[T](), orderChecks[T](), downChecks[T](), stopChecks[T](), suspectChecks[T](),
-		lateChecks[T](), deadChecks[T](), sinkChecks[T](), destinationChecks[T]())
+		lateChecks[T](), deadChecks[T](), sinkChecks[T](), destinationChecks[T](), tenantChecks[T]())
 }
 
 // env is the environment of one check, with an outbox of its own.

@@ -134,6 +134,8 @@ func AggregateOf(ev *waybill.Event) store.Aggregate {
 type RowRef struct {
 	store.Key
 	Aggregate store.Aggregate
+	// Tenant is the tenant of the event, which may be unordered. Sweep sets it.
+	Tenant string
 }
 
 // Hold is a row that blocks its aggregate.

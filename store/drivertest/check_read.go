@@ -45,7 +45,7 @@ func (b *env[T]) sweep(ctx context.Context, t tb, limit int, from ...driver.Curs
 func sightings(rows []row) []driver.RowRef {
 	seen := make([]driver.RowRef, len(rows))
 	for i, row := range rows {
-		seen[i] = driver.RowRef{Key: row.Key, Aggregate: driver.AggregateOf(&row.Event)}
+		seen[i] = driver.RowRef{Key: row.Key, Aggregate: driver.AggregateOf(&row.Event), Tenant: row.Event.TenantID}
 	}
 	return seen
 }
@@ -194,6 +194,12 @@ func sweeps[T any](ctx context.Context, t tb, b *env[T]) {
 	names := b.aggregates(3)
 	for i := range 12 {
 		evs = append(evs, b.event(names[i%len(names)]))
+	}
+	// Tenants, also of unordered events, which have no aggregate.
+	for i, tenant := range []string{"north", "north", "", "south"} {
+		ev := b.event([]string{"", names[0]}[i%2])
+		ev.TenantID = tenant
+		evs = append(evs, ev)
 	}
 	b.write(ctx, t, evs...)
 	all := b.wantReady(ctx, t, evs...)

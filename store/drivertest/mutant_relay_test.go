@@ -61,6 +61,15 @@ func readMutants() []mutant {
 				return db.Sweep(ctx, from, limit)
 			}}
 		}},
+		{"forgets the tenant of an unordered event", "sweep", func(db complete) complete {
+			return &worse{complete: db, sweep: func(ctx context.Context, from []driver.Cursor, limit int) ([]driver.RowRef, error) {
+				refs, err := db.Sweep(ctx, from, limit)
+				for i := range refs {
+					refs[i].Tenant = refs[i].Aggregate.Tenant
+				}
+				return refs, err
+			}}
+		}},
 		{"returns pages of any size", "page_size", func(db complete) complete {
 			return &worse{complete: db, load: func(ctx context.Context, keys []store.Key) (driver.Page, error) {
 				half := len(keys) / 2

@@ -89,7 +89,7 @@ func (v reads) Sweep(_ context.Context, from []driver.Cursor, limit int) ([]driv
 	defer v.mu.Unlock()
 	var seen []driver.RowRef
 	for _, r := range s.scan(from, limit, ready) {
-		seen = append(seen, driver.RowRef{Key: r.Key, Aggregate: driver.AggregateOf(&r.Event)})
+		seen = append(seen, driver.RowRef{Key: r.Key, Aggregate: driver.AggregateOf(&r.Event), Tenant: r.Event.TenantID})
 	}
 	return seen, nil
 }

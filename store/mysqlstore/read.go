@@ -109,7 +109,7 @@ func (q *queue) Sweep(ctx context.Context, from []driver.Cursor, limit int) ([]d
 	read := func(query string) error {
 		seen = nil
 		return each(ctx, q.db, query, nil, func() {
-			sight.ID, sight.Aggregate = waybill.ID(id), agg.decode()
+			sight.ID, sight.Aggregate, sight.Tenant = waybill.ID(id), agg.decode(), string(agg.tenant)
 			seen = append(seen, sight)
 		}, &sight.Lane, &sight.Seq, &id, &agg.tenant, &agg.kind, &agg.id)
 	}

@@ -96,8 +96,9 @@ type refDecoder struct{ tenant, typ, id string }
 func (d *refDecoder) ref(v [][]byte) driver.RowRef {
 	s := driver.RowRef{Key: store.Key{Lane: int(int16(binary.BigEndian.Uint16(v[0]))), Seq: int64(binary.BigEndian.Uint64(v[1]))}}
 	copy(s.ID[:], v[2])
+	s.Tenant = same(&d.tenant, v[3])
 	if len(v[5]) > 0 {
-		s.Aggregate = store.Aggregate{Tenant: same(&d.tenant, v[3]), Type: same(&d.typ, v[4]), ID: same(&d.id, v[5])}
+		s.Aggregate = store.Aggregate{Tenant: s.Tenant, Type: same(&d.typ, v[4]), ID: same(&d.id, v[5])}
 	}
 	return s
 }

@@ -142,6 +142,7 @@ func (c *core) Sweep(ctx context.Context, from []driver.Cursor, limit int) ([]dr
 	var s driver.RowRef
 	rows, err := c.db.ordered(ctx, limited(c.sql.sweep, limit), c.db.int16s(lanes), c.db.int64s(after), c.db.int64s(upTo))
 	err = collect(rows, err, func() error {
+		s.Tenant = s.Aggregate.Tenant
 		if s.Aggregate.IsZero() {
 			s.Aggregate = store.Aggregate{}
 		}

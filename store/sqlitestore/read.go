@@ -60,7 +60,7 @@ func (q *queue) sight(ctx context.Context, st *statement, args ...any) ([]driver
 		if err := rows.Scan(append([]any{&sight.Seq, (*scanID)(&sight.ID)}, agg.dest()...)...); err != nil {
 			return err
 		}
-		sight.Aggregate = agg.decode()
+		sight.Aggregate, sight.Tenant = agg.decode(), agg.tenant.String
 		seen = append(seen, sight)
 		return nil
 	})

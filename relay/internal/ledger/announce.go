@@ -45,6 +45,7 @@ func (g *Ledger) wakeAll() {
 	for _, l := range g.lanes.list {
 		l.scan.woken = true
 	}
+	g.crowd.woken = true
 	// Many wake-ups may come in a short time.
 	g.dueTimes.at(g.plan.lastDue.Add(wakePause))
 	if soon := g.now.Add(wakePause - g.cfg.SweepInterval); soon.Before(g.plan.holds.began) {
@@ -83,6 +84,7 @@ func (g *Ledger) takeEntry(entry *driver.Entry, c *driver.Commit) {
 			l.announced[ev.ID] = 0
 		}
 		l.scan.woken = true
+		g.crowd.woken = g.crowd.woken || g.crowd.isOther(ev.TenantID)
 		return
 	}
 	g.ready(g.add(l, &store.Row{Key: store.Key{Lane: l.number, ID: ev.ID}, Event: *ev, CreatedAt: g.dbNow()}, true))

@@ -38,6 +38,9 @@ type horizon struct {
 
 	old  map[string]int64 // excluded transactions, and the horizon when they began
 	next time.Time        // the next check
+	// regular is when the next check counts: reads of others may make checks
+	// more frequent.
+	regular time.Time
 }
 
 const (
@@ -154,8 +157,18 @@ func (g *Ledger) settleHorizon(w driver.WriterState) {
 	for _, l := range g.lanes.list {
 		read = max(read, l.scan.position)
 	}
-	before := g.horizon.seq
-	g.horizon.check(w, read, g.now)
+	h := &g.horizon
+	before, counts := h.seq, !g.now.Before(h.regular)
+	if !counts {
+		h.checks--
+	}
+	h.check(w, read, g.now)
+	if counts {
+		h.regular = h.next
+	}
+	if !h.unknown && slices.ContainsFunc(g.lanes.list, g.isAheadOfHorizon) {
+		h.next = g.now.Add(crowdedHorizon)
+	}
 	if g.horizon.seq < before { // the sequence went back: reads begin there again
 		g.readAgainFrom(g.horizon.seq)
 	}

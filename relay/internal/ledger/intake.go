@@ -19,6 +19,12 @@ func (g *Ledger) take(l *lane, row *store.Row, now time.Time) bool {
 	if l.unsettled >= g.window || g.isFull() || l.suspicion.undecided(row.ID, &l.suspicion.ready) {
 		return false
 	}
+	return g.takeRow(l, row, now, l.suspicion.of(row))
+}
+
+// takeRow takes a row that is not known and for which there is room, as one of
+// the places. It reports false if the row has to wait.
+func (g *Ledger) takeRow(l *lane, row *store.Row, now time.Time, p *places) bool {
 	hot := l.takeAnnounced(row.ID)
 	later := row.Err == nil && row.DueAt.After(now)
 	if later && !g.cfg.Backlog {
@@ -34,11 +40,11 @@ func (g *Ledger) take(l *lane, row *store.Row, now time.Time) bool {
 			g.deferEvent(g.add(l, row, hot), row.DueAt.Sub(now), false, row.LastError)
 			return true
 		}
-		return g.takeUnordered(l, row, hot, l.suspicion.of(row))
+		return g.takeUnordered(l, row, hot, p)
 	}
 	a := l.aggregate(agg)
 	if a.passes(row.Seq) {
-		l.suspicion.passBehind(a, row.ID, l.suspicion.of(row))
+		l.suspicion.passBehind(a, row.ID, p)
 		a.pass(row.Seq)
 		g.dropAnnounced(hot, observe.DropBlocked)
 		return true
@@ -56,12 +62,12 @@ func (g *Ledger) take(l *lane, row *store.Row, now time.Time) bool {
 		a.pass(row.Seq)
 		a.waits, a.waitsFor = true, dest
 		l.skip(dest, row.Seq, false)
-		l.suspicion.pass(dest, row.ID, l.suspicion.of(row))
+		l.suspicion.pass(dest, row.ID, p)
 		return true
 	}
 	it := g.add(l, row, hot)
 	it.agg = a
-	l.suspicion.mark(it, l.suspicion.of(row))
+	l.suspicion.mark(it, p)
 	g.insert(a, it)
 	g.advance(a)
 	return true

@@ -9,7 +9,7 @@ import (
 func violations(g *Ledger) []string {
 	var out []string
 	wrong := func(format string, args ...any) { out = append(out, fmt.Sprintf(format, args...)) }
-	hot, cold, waits, bytes := 0, 0, 0, 0
+	hot, cold, waits, others, bytes := 0, 0, 0, 0, 0
 	for _, l := range g.lanes.list {
 		checkLane(l, wrong)
 		for _, it := range l.items {
@@ -21,6 +21,9 @@ func violations(g *Ledger) []string {
 			}
 			if !it.hot && (it.state == waiting || it.state == queued) {
 				waits++
+				if it.other {
+					others++
+				}
 			}
 			if it.state != parked && it.state != settled {
 				bytes += len(it.row.Event.Payload)
@@ -37,6 +40,9 @@ func violations(g *Ledger) []string {
 	// Events of lost lanes may be in flight.
 	if waits != g.memory.waiting || bytes > g.memory.bytes {
 		wrong("%d events of %d bytes wait, counted are %d of %d bytes", waits, bytes, g.memory.waiting, g.memory.bytes)
+	}
+	if others != g.memory.others {
+		wrong("%d events of others wait, and %d are counted", others, g.memory.others)
 	}
 	for _, it := range g.suspects.group {
 		if !it.suspect || it.state == settled || it.state == dropped {

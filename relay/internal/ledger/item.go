@@ -30,6 +30,7 @@ type Item struct {
 	probe     bool       // checks whether its destination is available again
 	behind    *aggregate // its row is due, but deferred behind another row of this aggregate
 	waits     bool       // counts as waiting in memory
+	other     bool       // was taken ahead of the crowd
 	size      int        // of its row, in bytes
 	// diverts are the backlogs to which the settlement of a done event copies
 	// its row.

@@ -262,7 +262,10 @@ type Lane struct {
 func (g *Ledger) Lanes() []Lane {
 	out := make([]Lane, len(g.lanes.list))
 	for i, l := range g.lanes.list {
-		out[i] = Lane{Lease: l.lease, Draining: l.draining, DrainBy: l.drainBy, Busy: l.busy > 0, Suspects: l.suspicion.left()}
+		out[i] = Lane{
+			Lease: l.lease, Draining: l.draining, DrainBy: l.drainBy, Busy: l.busy > 0,
+			Suspects: l.suspicion.left() || g.crowd.tenants && l.suspicion.others.free > 0,
+		}
 	}
 	return out
 }

@@ -56,6 +56,7 @@ type Ledger struct {
 	settledDuringRead []*Item
 	plan              plan
 	horizon           horizon
+	crowd             crowd
 	dbClock           clock
 	dueTimes          dueTimes
 
@@ -87,8 +88,8 @@ func (g *Ledger) SetLaneCount(n int) {
 }
 
 // Window is the maximum number of events of a lane that may be in memory.
-// Events with a priority have room of their own: a lane whose other events fill
-// it must not refuse them.
+// Events with a priority, and those of other tenants than the crowd, have room
+// of their own: a lane whose other events fill it must not refuse them.
 func (g *Ledger) Window() int { return g.window + urgentLimit }
 
 // Stop stops reads and deliveries for good. Events in flight are settled.

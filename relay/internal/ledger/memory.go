@@ -12,6 +12,8 @@ type memory struct {
 	// waiting is the number of events from the tables that wait for their
 	// delivery, alone or behind another event of their aggregate.
 	waiting int
+	// others is the number of those that were taken ahead of the crowd.
+	others int
 	// bytes is the size of all events that are not settled, except parked ones:
 	// an unavailable destination must not stop the others.
 	bytes int
@@ -25,9 +27,9 @@ func (g *Ledger) account(it *Item) {
 	waits := !it.hot && (it.state == waiting || it.state == queued)
 	switch {
 	case waits && !it.waits:
-		m.waiting++
+		m.wait(it, 1)
 	case !waits && it.waits:
-		m.waiting--
+		m.wait(it, -1)
 	}
 	it.waits = waits
 	size := 0
@@ -40,6 +42,22 @@ func (g *Ledger) account(it *Item) {
 	}
 	m.bytes += size - it.counts
 	it.counts = size
+}
+
+// wait adds to the number of waiting events, for an item.
+func (m *memory) wait(it *Item, n int) {
+	m.waiting += n
+	if it.other {
+		m.others += n
+	}
+}
+
+// isOther notes that an item was taken ahead of the crowd.
+func (m *memory) isOther(it *Item) {
+	if !it.other && it.waits {
+		m.others++
+	}
+	it.other = true
 }
 
 // sawRows notes the sizes of the rows that a read returned.

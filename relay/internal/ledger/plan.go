@@ -143,6 +143,8 @@ func (g *Ledger) wish(k ReadKind) wish {
 		return at(p.sweep.due())
 	case ReadUrgent:
 		return g.wishUrgent()
+	case ReadOthers:
+		return g.wishOthers()
 	case ReadWriters:
 		after := g.horizon.next
 		if p.writersAfter.After(after) {

@@ -47,6 +47,7 @@ type player struct {
 	log     strings.Builder
 	ordered bool
 	calm    bool // nothing fails any more
+	crowded bool // one tenant writes most events
 	down    map[string]bool
 
 	batches  [][]string // in flight at an ordered sink
@@ -59,7 +60,7 @@ type player struct {
 func playRandom(t *testing.T, seed uint64) (log string, err error) {
 	t.Helper()
 	p := &player{script: newScript(t), w: newWorld(), r: rand.New(rand.NewPCG(seed, 1)), down: make(map[string]bool)}
-	p.ordered = seed%3 == 0
+	p.ordered, p.crowded = seed%3 == 0, seed%4 < 2
 	p.do("config batch=%d cold=%d hot=4 attempts=3 window=%d", 2+p.r.IntN(8), 8+p.r.IntN(20), 4+p.r.IntN(30))
 	if p.ordered {
 		p.do("config ordered")
@@ -168,6 +169,9 @@ func (p *player) step() {
 	}
 }
 
+// worldTenants are the tenants of the aggregates.
+var worldTenants = map[string]string{"a": "north", "b": "north", "c": "south", "d": "west"}
+
 var worldAggregates = []string{"a", "b", "c", "d"}
 
 // laneOf returns the lane of an aggregate.
@@ -179,8 +183,16 @@ func (p *player) write() {
 	tx := &worldTx{name: fmt.Sprint("x", w.txs)}
 	for range 1 + p.r.IntN(4) {
 		agg, lane := "", 1+p.r.IntN(2)
+		tenant := []string{"", "north", "south"}[p.r.IntN(3)]
+		if p.crowded && p.chance(2) {
+			tenant = "north"
+		}
 		if !p.chance(3) {
 			agg = worldAggregates[p.r.IntN(len(worldAggregates))]
+			if p.crowded && p.chance(2) {
+				agg = "a"
+			}
+			tenant = worldTenants[agg]
 			if w.writes(agg) {
 				continue
 			}
@@ -190,7 +202,7 @@ func (p *player) write() {
 		if p.chance(8) {
 			priority = 1 + p.r.IntN(3)
 		}
-		w.draw(tx, agg, []string{"mail", "shop"}[p.r.IntN(2)], lane, priority)
+		w.draw(tx, agg, []string{"mail", "shop"}[p.r.IntN(2)], tenant, lane, priority)
 	}
 	w.open = append(w.open, tx)
 	for _, r := range tx.rows {

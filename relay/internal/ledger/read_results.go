@@ -38,6 +38,8 @@ func (g *Ledger) finishRead(r *Read, a *Answer) {
 		g.finishSweep(r, a)
 	case ReadUrgent:
 		g.finishUrgent(r, a)
+	case ReadOthers:
+		g.finishOthers(r, a)
 	case ReadWriters:
 		g.settleHorizon(*a.Writers)
 	}
@@ -81,6 +83,8 @@ func (g *Ledger) ReadFailed(r Read, now time.Time) {
 		p.writersAfter = later
 	case ReadHolds:
 		p.holdsAfter, p.holds.after = later, later
+	case ReadOthers:
+		g.crowd.last = later
 	case ReadUrgent:
 	}
 	g.endRead()
@@ -118,6 +122,7 @@ func (g *Ledger) finishFast(r *Read, a *Answer) {
 		whole = whole && to-from < r.Limit
 	}
 	p.unlooked += fresh
+	g.crowdReads(rows)
 	switch {
 	case taken:
 		p.busy()

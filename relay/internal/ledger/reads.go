@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/store"
 	"github.com/waybillhq/waybill/store/driver"
 )
@@ -21,6 +22,7 @@ const (
 	ReadLoad                    // rows that a sweep has found
 	ReadSweep                   // rows that committed late
 	ReadUrgent                  // rows with a priority, ahead of the fast read
+	ReadOthers                  // rows of tenants that do not crowd, ahead of the fast read
 	ReadWriters                 // open transactions
 )
 
@@ -28,7 +30,7 @@ const (
 const readKinds = int(ReadWriters) + 1
 
 func (k ReadKind) String() string {
-	return [...]string{"holds", "fast", "due", "follow", "load", "sweep", "urgent", "writers"}[k]
+	return [...]string{"holds", "fast", "due", "follow", "load", "sweep", "urgent", "others", "writers"}[k]
 }
 
 // Read is one read. The engine runs it and passes the answer to
@@ -48,6 +50,9 @@ type Read struct {
 	// Skip is set for a lane whose rows are nearly all passed over: rows of
 	// these aggregates are listed, but not loaded.
 	Skip map[store.Aggregate]struct{}
+	// Crowd is set for a read of other tenants: the rows of these tenants are
+	// listed, but not loaded.
+	Crowd map[string]struct{}
 	// Verify asks for the open transactions after the read.
 	Verify bool
 	// Check are ranges whose rows are listed after the read, to find unknown
@@ -55,6 +60,7 @@ type Read struct {
 	Check []driver.Cursor
 
 	lanes  []*lane
+	known  map[waybill.ID]struct{} // events of others in memory
 	agg    *aggregate
 	passed int64 // the first row of agg that was passed over
 	whole  bool  // a fast read that covers a sweep as well
@@ -183,6 +189,8 @@ func (g *Ledger) newRead(k ReadKind) (Read, bool) {
 			// urgent one, may have committed late.
 			r.Cursors = append(r.Cursors, driver.Cursor{Lane: l.number, After: g.floor(l)})
 		}
+	case ReadOthers:
+		return g.newOthersRead()
 	case ReadWriters:
 		r.Verify = true
 		return r, true

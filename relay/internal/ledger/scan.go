@@ -33,6 +33,8 @@ type scan struct {
 	// awaits: the next row may be taken only when other rows have been
 	// appended.
 	awaits bool
+	// ahead is how far reads of other tenants have looked.
+	ahead ahead
 	// appended is the lowest seq that was appended to the lane during the read
 	// appendedDuring.
 	appended, appendedDuring int64
@@ -58,11 +60,11 @@ func (s *scan) rescanAt(seq int64) {
 	if !s.rescan || seq < s.rescanFrom {
 		s.rescan, s.rescanFrom = true, seq
 	}
-	s.woken = true
+	s.woken, s.ahead = true, ahead{}
 }
 
 // lowerFloor makes reads begin at a seq again.
-func (s *scan) lowerFloor(seq int64) { s.floor, s.whole = min(s.floor, seq), 0 }
+func (s *scan) lowerFloor(seq int64) { s.floor, s.whole, s.ahead = min(s.floor, seq), 0, ahead{} }
 
 // moveBack makes the fast read continue at a seq that it has passed, while a
 // read is under way.

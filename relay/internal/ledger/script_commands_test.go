@@ -21,9 +21,10 @@ import (
 // An event is written as seq:name/aggregate when it is mentioned first,
 // seq:name without an aggregate, and name after that; 1..9:n/a is the events n1
 // to n9. Options follow, separated by commas: lane=2, to=mail (its
-// destination), priority=5, attempts=1, replay=1, holds, dead, waits (a read of
-// urgent rows omits it), broken (its row cannot be decoded), kb=9 (the size of
-// its payload), due=5s, at=30m and delay=5s (of an announcement), age=2s.
+// destination), tenant=north, priority=5, attempts=1, replay=1, holds, dead,
+// waits (a read of urgent rows omits it), broken (its row cannot be decoded),
+// kb=9 (the size of its payload), due=5s, at=30m and delay=5s (of an
+// announcement), age=2s.
 const scriptHelp = `
 config OPTIONS      settings of the ledger, before all other commands: batch,
                     cold, hot, attempts, window, sweep, block, ordered, backlog,

@@ -249,6 +249,9 @@ func (s *script) printRead(r *Read) {
 		slices.Sort(skip)
 		parts = append(parts, "without "+list(skip))
 	}
+	if r.Crowd != nil {
+		parts = append(parts, fmt.Sprintf("limit %d", r.Limit), "past "+list(slices.Sorted(maps.Keys(r.Crowd))))
+	}
 	if r.Verify {
 		parts = append(parts, "open transactions")
 	}

@@ -128,6 +128,8 @@ func (s *script) setOptions(e *event, opts []string) error {
 			e.Attempts = n
 		case "replay":
 			e.Replay = n
+		case "tenant":
+			e.Event.TenantID, err = value, nil
 		case "to":
 			e.Event.Topic, err = value, nil
 		case "holds":
@@ -307,6 +309,10 @@ func (s *script) fill(a *Answer, r *Read, events, behind []event) {
 	if r.Kind == ReadUrgent {
 		a.Page.Plain = r.plain(events)
 	}
+	if r.Kind == ReadOthers {
+		s.fillOthers(a, r, events)
+		return
+	}
 	for i := range events {
 		e := &events[i]
 		ref := driver.RowRef{Key: e.Key, Aggregate: driver.AggregateOf(&e.Event)}
@@ -342,6 +348,29 @@ func (s *script) fill(a *Answer, r *Read, events, behind []event) {
 	}
 }
 
+// fillOthers completes the answer of a read of others.
+func (s *script) fillOthers(a *Answer, r *Read, events []event) {
+	var returned []string
+	perLane := make(map[int]int)
+	for i := range events {
+		e := &events[i]
+		if !r.covers(e) || perLane[e.Lane] >= r.Limit {
+			continue
+		}
+		perLane[e.Lane]++
+		a.Refs = append(a.Refs, driver.RowRef{Key: e.Key, Aggregate: driver.AggregateOf(&e.Event), Tenant: e.Event.TenantID})
+	}
+	var keys []store.Key
+	a.Refs, keys = r.Others(a.Refs)
+	for i := range events {
+		if slices.Contains(keys, events[i].Key) {
+			returned = append(returned, s.name(events[i].ID))
+			a.Page.Rows = append(a.Page.Rows, events[i].Row)
+		}
+	}
+	s.print("  looks at %d rows, returns %s", len(a.Refs), list(returned))
+}
+
 // plain returns the lanes of a read of urgent rows that have none.
 func (r *Read) plain(events []event) []int {
 	return slices.DeleteFunc(slices.Clone(r.Lanes), func(lane int) bool {
@@ -366,7 +395,7 @@ func (r *Read) covers(e *event) bool {
 		if e.Event.Priority == 0 {
 			return false
 		}
-	case ReadFast, ReadSweep:
+	case ReadFast, ReadSweep, ReadOthers:
 	}
 	return slices.ContainsFunc(r.Cursors, func(c driver.Cursor) bool { return inRange(c, e) })
 }

@@ -1,6 +1,8 @@
 package ledger
 
 import (
+	"math"
+
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/store"
 	"github.com/waybillhq/waybill/store/driver"
@@ -15,6 +17,10 @@ type suspicion struct {
 	// the rows with a priority, which the owner may have taken ahead of the
 	// others.
 	ready, late, urgent places
+	// others are the rows of other tenants that are taken ahead of the crowd.
+	// Which tenants crowded for the last owner is not known: all such rows are
+	// suspect until the lane has been read to its end.
+	others places
 	// window is the number of rows that the crashed owner can have had in
 	// flight.
 	window int
@@ -43,7 +49,7 @@ func newSuspicion(lease driver.Lease) suspicion {
 	}
 	all := places{free: lease.Window, unsure: true}
 	return suspicion{
-		ready: all, late: all, urgent: all, window: lease.Window,
+		ready: all, late: all, urgent: all, window: lease.Window, others: places{free: math.MaxInt},
 		wary: make(map[waybill.ID]struct{}), waryOf: make(map[string]int),
 	}
 }
@@ -69,7 +75,10 @@ func (s *suspicion) mark(it *Item, p *places) {
 		it.suspect = true
 		return
 	}
-	if p.free > 0 {
+	switch {
+	case p == &s.others:
+		it.suspect = p.free > 0
+	case p.free > 0:
 		p.free--
 		s.placed++
 		it.suspect, it.place = true, p
@@ -173,4 +182,4 @@ func (s *suspicion) giveBack(it *Item) {
 
 // seenReady notes that all ready rows that the last owner can have had in
 // flight have been seen.
-func (s *suspicion) seenReady() { s.ready, s.urgent = places{}, places{} }
+func (s *suspicion) seenReady() { s.ready, s.urgent, s.others = places{}, places{}, places{} }

@@ -37,6 +37,7 @@ type worldTx struct {
 // worldRow is a row. The rows of an open transaction are not visible.
 type worldRow struct {
 	name, agg, dest string
+	tenant          string
 	seq             int64
 	lane, priority  int
 	table           string // open, ready, delayed, dead or gone
@@ -53,13 +54,13 @@ func newWorld() *world {
 }
 
 // draw draws a seq for an event of an open transaction.
-func (w *world) draw(tx *worldTx, agg, dest string, lane, priority int) {
+func (w *world) draw(tx *worldTx, agg, dest, tenant string, lane, priority int) {
 	w.seq++
 	prefix := agg
 	if agg == "" {
 		prefix = "n"
 	}
-	r := &worldRow{name: fmt.Sprint(prefix, w.seq), agg: agg, dest: dest, seq: w.seq, lane: lane, priority: priority, table: "open"}
+	r := &worldRow{name: fmt.Sprint(prefix, w.seq), agg: agg, dest: dest, tenant: tenant, seq: w.seq, lane: lane, priority: priority, table: "open"}
 	w.rows = append(w.rows, r)
 	w.byName[r.name] = r
 	tx.rows = append(tx.rows, r)
@@ -96,6 +97,9 @@ func (r *worldRow) firstWord() string {
 	out := fmt.Sprintf("%d:%s", r.seq, r.name)
 	if r.agg != "" {
 		out += "/" + r.agg
+	}
+	if r.tenant != "" {
+		out += ",tenant=" + r.tenant
 	}
 	return out + fmt.Sprintf(",lane=%d,priority=%d,to=%s,kb=%d", r.lane, r.priority, r.dest, r.seq%7)
 }
