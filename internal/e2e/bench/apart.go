@@ -39,7 +39,7 @@ func prepareApart(flags *flag.FlagSet) task {
 	flags.BoolVar(&p.peers, "peers", true, "include watermill-sql and oagudo/outbox on PostgreSQL")
 	return task{
 		databases: func() ([]string, error) {
-			if _, err := p.parseRates(); err != nil {
+			if _, err := parseRates(p.rates); err != nil {
 				return nil, err
 			}
 			if p.rounds < 1 || p.turn <= 0 {
@@ -51,12 +51,13 @@ func prepareApart(flags *flag.FlagSet) task {
 	}
 }
 
-func (p *apartPlan) parseRates() ([]int, error) {
+// parseRates parses comma-separated rates.
+func parseRates(text string) ([]int, error) {
 	var rates []int
-	for part := range strings.SplitSeq(p.rates, ",") {
+	for part := range strings.SplitSeq(text, ",") {
 		n, err := strconv.Atoi(part)
 		if err != nil || n < 1 || n > maxPerSec {
-			return nil, fmt.Errorf("-rates %s: use numbers from 1 to %d", p.rates, maxPerSec)
+			return nil, fmt.Errorf("-rates %s: use numbers from 1 to %d", text, maxPerSec)
 		}
 		rates = append(rates, n)
 	}
@@ -74,7 +75,7 @@ type writer struct {
 
 // run measures every database.
 func (p *apartPlan) run(ctx context.Context, out, progress io.Writer) error {
-	rates, err := p.parseRates()
+	rates, err := parseRates(p.rates)
 	if err != nil {
 		return err
 	}

@@ -20,7 +20,7 @@ import (
 // destinationsPlan are the flags of destinations.
 type destinationsPlan struct {
 	events, rounds int
-	rate           int
+	rates          string
 	turn           time.Duration
 }
 
@@ -29,18 +29,17 @@ func prepareDestinations(flags *flag.FlagSet) task {
 	var p destinationsPlan
 	events := flags.String("events", "30k", "events of a drain")
 	flags.IntVar(&p.rounds, "rounds", 5, "number of rounds; every contender has a turn in each")
-	flags.IntVar(&p.rate, "rate", 500, "events per second of the latency measurement")
-	flags.DurationVar(&p.turn, "turn", 6*time.Second, "duration of a turn of the latency measurement")
+	flags.StringVar(&p.rates, "rates", "500,4000", "events per second of the measurements under load")
+	flags.DurationVar(&p.turn, "turn", 6*time.Second, "duration of a turn under load")
 	return task{
 		databases: func() ([]string, error) {
 			n, err := parseSize(*events)
 			p.events = n
-			switch {
-			case err != nil:
-			case p.rounds < 1 || p.turn <= 0:
+			if err == nil {
+				_, err = parseRates(p.rates)
+			}
+			if err == nil && (p.rounds < 1 || p.turn <= 0) {
 				err = errors.New("-rounds and -turn are positive")
-			case p.rate < 1 || p.rate > maxPerSec:
-				err = fmt.Errorf("-rate %d: use 1 to %d", p.rate, maxPerSec)
 			}
 			return []string{"postgres"}, err
 		},
@@ -54,7 +53,13 @@ func prepareDestinations(flags *flag.FlagSet) task {
 			if err := p.drain(ctx, s, out, progress); err != nil {
 				return err
 			}
-			return p.latency(ctx, s, out, progress)
+			rates, err := parseRates(p.rates)
+			for _, rate := range rates {
+				if err == nil {
+					err = p.load(ctx, s, rate, out, progress)
+				}
+			}
+			return err
 		},
 	}
 }
@@ -219,30 +224,32 @@ func (s stamping) Deliver(_ context.Context, batch []waybill.Delivery) []error {
 	return make([]error, len(batch))
 }
 
-// latency measures the time from the commit to the first destination, at a
-// fixed rate. The relay runs in this process.
-func (p *destinationsPlan) latency(ctx context.Context, s *pgServer, out, progress io.Writer) error {
+// load measures what the first destination receives at a fixed rate of commits,
+// and the time from the commit. The relay runs in this process.
+func (p *destinationsPlan) load(ctx context.Context, s *pgServer, perSecond int, out, progress io.Writer) error {
 	all := slices.DeleteFunc(settings(), func(c setting) bool { return c.healthy > 2 })
-	p50s, p99s := make([][]float64, len(all)), make([][]float64, len(all))
+	p50s, p99s, through := make([][]float64, len(all)), make([][]float64, len(all)), make([][]float64, len(all))
 	late := 0
 	for round := range p.rounds {
 		for i := range all {
 			at := (i + round) % len(all)
-			fmt.Fprintf(progress, "bench: round %d of %d: latency, %s\n", round+1, p.rounds, all[at].name)
-			sorted, missed, err := p.latencyOnce(ctx, s, all[at])
+			fmt.Fprintf(progress, "bench: round %d of %d: %d/s, %s\n", round+1, p.rounds, perSecond, all[at].name)
+			sorted, missed, received, err := p.loadOnce(ctx, s, all[at], perSecond)
 			if err != nil {
 				return fmt.Errorf("%s: %w", all[at].name, err)
 			}
 			late += missed
+			through[at] = append(through[at], received)
 			p50s[at] = append(p50s[at], float64(quantile(sorted, 0.5)))
 			p99s[at] = append(p99s[at], float64(quantile(sorted, 0.99)))
 		}
 	}
-	fmt.Fprintf(out, "  %d events/s for %s; time from the return of the commit to the first destination, medians of %d rounds\n", p.rate, p.turn, p.rounds)
-	const format = "  %-24s %9s %9s %24s\n"
-	fmt.Fprintf(out, format, "", "p50", "p99", "p99 of 1 destination's")
+	fmt.Fprintf(out, "  %d events/s are committed for %s; what the first destination receives, and when: medians of %d rounds\n", perSecond, p.turn, p.rounds)
+	const format = "  %-24s %10s %22s %9s %9s %24s\n"
+	fmt.Fprintf(out, format, "", "events/s", "of 1 destination's", "p50", "p99", "p99 of 1 destination's")
 	for i, c := range all {
-		fmt.Fprintf(out, format, c.name, latency(time.Duration(median(p50s[i]))), latency(time.Duration(median(p99s[i]))), percents(ratios(p99s[i], p99s[1])))
+		fmt.Fprintf(out, format, c.name, rate(median(through[i])), percents(ratios(through[i], through[1])),
+			latency(time.Duration(median(p50s[i]))), latency(time.Duration(median(p99s[i]))), percents(ratios(p99s[i], p99s[1])))
 	}
 	if late > 0 {
 		fmt.Fprintf(out, "  %d events were not delivered within %s\n", late, graceTime)
@@ -250,19 +257,20 @@ func (p *destinationsPlan) latency(ctx context.Context, s *pgServer, out, progre
 	return nil
 }
 
-// latencyOnce returns the sorted latencies of one turn.
-func (p *destinationsPlan) latencyOnce(ctx context.Context, s *pgServer, c setting) (sorted []time.Duration, late int, err error) {
+// loadOnce returns the sorted latencies of one turn, and the events per second
+// that the first destination received.
+func (p *destinationsPlan) loadOnce(ctx context.Context, s *pgServer, c setting, perSecond int) (sorted []time.Duration, late int, received float64, err error) {
 	f, db, err := s.waybillField(ctx)
 	if err != nil {
-		return nil, 0, err
+		return nil, 0, 0, err
 	}
 	defer f.close()
 	if err := f.exec(ctx, ordersTable); err != nil {
-		return nil, 0, err
+		return nil, 0, 0, err
 	}
-	stamps, err := createStamps(int(float64(p.rate)*(p.turn+2*warmUp).Seconds()) + p.rate)
+	stamps, err := createStamps(int(float64(perSecond)*(p.turn+2*warmUp).Seconds()) + perSecond)
 	if err != nil {
-		return nil, 0, err
+		return nil, 0, 0, err
 	}
 	defer stamps.close()
 	defer stamps.remove()
@@ -272,12 +280,13 @@ func (p *destinationsPlan) latencyOnce(ctx context.Context, s *pgServer, c setti
 	}
 	stop, err := c.start(ctx, db, sinks)
 	if err != nil {
-		return nil, 0, err
+		return nil, 0, 0, err
 	}
 	defer func() { err = errors.Join(err, stop()) }()
 	commit, err := waybillCommit(db)
 	if err != nil {
-		return nil, 0, err
+		return nil, 0, 0, err
 	}
-	return openLoop(ctx, p.rate, p.turn, stamps, commit)
+	sorted, late, err = openLoop(ctx, perSecond, p.turn, stamps, commit)
+	return sorted, late, stamps.perSecond(), err
 }

@@ -42,7 +42,10 @@ func TestUsage(t *testing.T) {
 		{[]string{"conditions", "-rate", "0"}, 2, "-rate 0: use 1 to 40000"},
 		{[]string{"conditions", "-events", "none"}, 2, `"none" is not a size`},
 		{[]string{"destinations", "-h"}, 0, "-rounds"},
+		{[]string{"destinations", "-rates", "500,many"}, 2, "-rates 500,many: use numbers from 1 to 40000"},
 		{[]string{"destinations", "-rounds", "0"}, 2, "-rounds and -turn are positive"},
+		{[]string{"tenants", "-flood", "some"}, 2, `"some" is not a size`},
+		{[]string{"tenants", "-rate", "0"}, 2, "-rate 0: use 1 to 40000"},
 		{[]string{"brokers", "-only", "pigeon"}, 2, `unknown broker "pigeon"`},
 		{[]string{"idempotency", "-mix", "5,100"}, 2, `-mix: "100" is not a percentage`},
 		{[]string{"idempotency", "-mix", "few"}, 2, `-mix: "few" is not a percentage`},
@@ -74,10 +77,11 @@ func TestOnPostgres(t *testing.T) {
 		"blocked aggregates": {
 			"conditions", "-events", "500", "-rate", "200", "-warm", "100ms", "-idle", "100ms", "-turn", "200ms",
 		},
-		"2, one unavailable":    {"destinations", "-events", "500", "-rounds", "1", "-rate", "200", "-turn", "100ms"},
-		"mix, 30 % repeats":     {"idempotency", "-rounds", "1", "-turn", "50ms", "-answers", "100", "-only", "mix", "-mix", "30"},
-		"dead letters by cause": {"dashboard", "-history", "2k", "-dead", "1k", "-rounds", "1"},
-		handBatch:               {"inbox", "-rounds", "1", "-turn", "50ms", "-records", ""},
+		"2, one unavailable":         {"destinations", "-events", "500", "-rounds", "1", "-rates", "200", "-turn", "100ms"},
+		"a flood waits at the start": {"tenants", "-flood", "2k", "-rounds", "1", "-rate", "50", "-turn", "200ms"},
+		"mix, 30 % repeats":          {"idempotency", "-rounds", "1", "-turn", "50ms", "-answers", "100", "-only", "mix", "-mix", "30"},
+		"dead letters by cause":      {"dashboard", "-history", "2k", "-dead", "1k", "-rounds", "1"},
+		handBatch:                    {"inbox", "-rounds", "1", "-turn", "50ms", "-records", ""},
 	} {
 		var out, errs bytes.Buffer
 		if code := run(t.Context(), args, &out, &errs); code != 0 || !strings.Contains(out.String(), name) {

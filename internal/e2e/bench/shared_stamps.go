@@ -60,6 +60,25 @@ func (s *sharedStamps) handle(payload []byte) {
 	}
 }
 
+// perSecond returns the rate at which the events were handled.
+func (s *sharedStamps) perSecond() float64 {
+	n, first, last := 0, int64(0), int64(0)
+	for i := range s.handled {
+		at := s.handled[i].Load()
+		if at == 0 {
+			continue
+		}
+		if n == 0 || at < first {
+			first = at
+		}
+		n, last = n+1, max(last, at)
+	}
+	if last == first {
+		return 0
+	}
+	return float64(n-1) / time.Duration(last-first).Seconds()
+}
+
 // close unmaps the memory; remove deletes its file.
 func (s *sharedStamps) close()  { _ = syscall.Munmap(s.memory) }
 func (s *sharedStamps) remove() { _ = os.Remove(s.path) }
