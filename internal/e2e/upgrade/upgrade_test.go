@@ -31,6 +31,7 @@ import (
 	"github.com/waybillhq/waybill/store/driver"
 	"github.com/waybillhq/waybill/store/mysqlstore"
 	"github.com/waybillhq/waybill/store/pgstore"
+	"github.com/waybillhq/waybill/store/sqlitestore"
 )
 
 // TestUpgradeToDestinations: a writer and a relay of the version before
@@ -42,7 +43,7 @@ import (
 func TestUpgradeToDestinations(t *testing.T) {
 	t.Parallel()
 	program := build(t, beforeDestinations)
-	for _, kind := range []string{testserver.PostgresName, testserver.MariaDBName, testserver.MySQLName} {
+	for _, kind := range []string{testserver.PostgresName, testserver.MariaDBName, testserver.MySQLName, sqlite} {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
 			u := newUpgrade(t, kind, program)
@@ -104,10 +105,21 @@ type upgrade struct {
 	got        map[string][]string // destination: aggregate/number
 }
 
+// sqlite is a kind of database: a file, which needs no server.
+const sqlite = "sqlite"
+
 // newUpgrade creates a database.
 func newUpgrade(t *testing.T, kind, program string) *upgrade {
 	t.Helper()
 	u := &upgrade{T: t, kind: kind, program: program, journal: filepath.Join(t.TempDir(), "journal"), got: map[string][]string{}}
+	if kind == sqlite {
+		u.source = filepath.Join(t.TempDir(), "upgrade.db")
+		db, err := sqlitestore.Open(u.source, sqlitestore.Config{})
+		must(t, err)
+		t.Cleanup(func() { _ = db.Close() })
+		u.db = db.Driver()
+		return u
+	}
 	name := "upgrade_" + strings.ToLower(waybill.NewID().String())
 	server, engine := testserver.Address(t, kind), "mysql"
 	if kind == testserver.PostgresName {

@@ -24,6 +24,7 @@ import (
 	"github.com/waybillhq/waybill/store/driver"
 	"github.com/waybillhq/waybill/store/mysqlstore"
 	"github.com/waybillhq/waybill/store/pgstore"
+	"github.com/waybillhq/waybill/store/sqlitestore"
 )
 
 func main() {
@@ -47,6 +48,14 @@ func run(ctx context.Context, role, kind, source, file string) error {
 		if err != nil {
 			return err
 		}
+		return play(ctx, role, db.Driver(), file)
+	}
+	if kind == "sqlite" {
+		db, err := sqlitestore.Open(source, sqlitestore.Config{})
+		if err != nil {
+			return err
+		}
+		defer db.Close() //nolint:errcheck // everything is committed
 		return play(ctx, role, db.Driver(), file)
 	}
 	pool, err := sql.Open("mysql", source)
