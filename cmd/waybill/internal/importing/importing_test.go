@@ -232,6 +232,38 @@ func TestTwoImports(t *testing.T) {
 	})
 }
 
+// TestOvertakenInABatch: an import whose lease ends in the middle of a batch
+// writes nothing of it. SQLite has one writer: there the other import waits.
+func TestOvertakenInABatch(t *testing.T) {
+	for _, kind := range stores[1:] {
+		t.Run(kind, func(t *testing.T) {
+			b := newBed(t, kind)
+			b.fill(6)
+			second, err := open(b.Context(), b.environ)
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer func() { _ = second.Close() }()
+			waited := false
+			overtaken := held{Layout: b.own(), event: func(r *importing.Row) {
+				if r.ID != "3" {
+					return
+				}
+				rep, err := importing.Run(b.Context(), second, b.own(), importing.Options{Limit: 3, Waiting: func(time.Time) { waited = true }})
+				if err != nil || rep.Imported != 3 || rep.Before != 2 {
+					b.Errorf("the second import: %+v, %v", rep, err)
+				}
+			}}
+			rep, err := importing.Run(b.Context(), b.st, overtaken, importing.Options{Batch: 2, Lease: 200 * time.Millisecond})
+			if !errors.Is(err, importing.ErrBusy) || !waited {
+				b.Fatalf("the first import: %v; the second one waited: %v", err, waited)
+			}
+			b.counts(rep, importing.Report{Waiting: 6, Imported: 2})
+			b.equal("payloads", payloadsOf(b.written()), payloads(1, 5))
+		})
+	}
+}
+
 // TestMistakes: an error names what is missing, and what it could be.
 func TestMistakes(t *testing.T) {
 	onStores(t, func(b *bed) {
