@@ -150,7 +150,7 @@ func isTiDB(version string) bool { return strings.Contains(version, "TiDB") }
 // once.
 func (s *backend) checkKind(ctx context.Context) error {
 	s.mu.Lock()
-	known := s.known != nil || s.kindKnown
+	known := s.kindKnown
 	s.mu.Unlock()
 	if known {
 		return nil
@@ -161,6 +161,9 @@ func (s *backend) checkKind(ctx context.Context) error {
 	}
 	if isTiDB(version) {
 		return errTiDB(version)
+	}
+	if err := s.checkCluster(ctx); err != nil {
+		return err
 	}
 	s.mu.Lock()
 	s.kindKnown = true

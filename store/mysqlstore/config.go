@@ -24,6 +24,11 @@ type Config struct {
 	// number returns an error. Defaults to 32, or to the number in existing
 	// tables.
 	Lanes int
+	// OneNode lets relays run on a Galera cluster, or on a replication group
+	// with several primaries: it says that all relays and all writers of the
+	// outbox connect to the same node. Defaults to false: a relay refuses such
+	// servers, whose nodes do not share the locks that protect a lane.
+	OneNode bool
 }
 
 func (c Config) complete() (Config, error) {

@@ -49,7 +49,9 @@
 // because relays work at READ COMMITTED. The account needs EXECUTE on the
 // procedures that the migration creates. A relay's account also needs PROCESS
 // to list open writers (docs/relay.md). SetLanes needs ALTER and LOCK TABLES.
-// The store refuses tables of any engine other than InnoDB.
+// The store refuses tables of any engine other than InnoDB. A relay refuses
+// clusters in which several servers accept writes, unless Config.OneNode is
+// set.
 //
 // # Tested servers
 //

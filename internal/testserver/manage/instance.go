@@ -46,6 +46,8 @@ type Request struct {
 	// NoSync makes MariaDB and MySQL answer before the disk has the data: they
 	// create and drop tables faster, and are no measure of a commit's time.
 	NoSync bool
+	// Galera makes MariaDB the only node of a Galera cluster.
+	Galera bool
 }
 
 // Certificates are PEM files.
@@ -218,6 +220,10 @@ func (h *Home) prepare(ctx context.Context, req Request) ([]engine, error) {
 		}
 	}
 	for i, e := range chosen {
+		if m, ok := e.(mariadb); ok && req.Galera {
+			chosen[i] = galera{m}
+			continue
+		}
 		if u, ok := e.(unsyncer); ok && req.NoSync {
 			chosen[i] = unsynced{e, u.noSync()}
 		}

@@ -39,6 +39,13 @@ func KafkaCluster(tb testing.TB, brokers int) []manage.Server {
 	return in.Servers
 }
 
+// Galera starts a MariaDB server that is the only node of a Galera cluster, and
+// ends with the test.
+func Galera(tb testing.TB) manage.Server {
+	tb.Helper()
+	return start(tb, manage.Request{Only: []string{testserver.MariaDBName}, Private: true, Galera: true}).Servers[0]
+}
+
 // PostgresPair starts a primary and a standby that end with the test.
 func PostgresPair(tb testing.TB) *manage.PostgresPair {
 	tb.Helper()

@@ -310,7 +310,7 @@ func openMySQL(cfg settings.Store, u *url.URL) (*Store, error) {
 	handle := sql.OpenDB(connector)
 	handle.SetMaxOpenConns(cfg.Connections)
 	handle.SetMaxIdleConns(8)
-	db, err := mysqlstore.New(handle, mysqlstore.Config{Schema: cfg.Schema, Prefix: cfg.Prefix, Lanes: cfg.Lanes})
+	db, err := mysqlstore.New(handle, mysqlstore.Config{Schema: cfg.Schema, Prefix: cfg.Prefix, Lanes: cfg.Lanes, OneNode: cfg.OneNode})
 	if err != nil {
 		_ = handle.Close()
 		return nil, wrongNames(err)

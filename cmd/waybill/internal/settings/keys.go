@@ -176,6 +176,10 @@ func storeKeys() []Key {
 			slot: toggle(func(s *Settings) *bool { return &s.Store.NewerTables }),
 		},
 		{
+			Name: "store.one-node", Default: "false", Unit: "switch", Help: "All relays and writers use the same node of a cluster in which several accept writes (Galera; MySQL); see docs/clusters.md",
+			slot: toggle(func(s *Settings) *bool { return &s.Store.OneNode }),
+		},
+		{
 			Name: "store.busy-timeout", Default: "10s", Unit: "duration", Help: "Time that a write waits for other writers (SQLite); off: no wait",
 			slot: spanOrOff(func(s *Settings) *time.Duration { return &s.Store.BusyTimeout }),
 		},

@@ -54,6 +54,7 @@ type Store struct {
 	BusyTimeout    time.Duration
 	ListenURL      Secret
 	NewerTables    bool
+	OneNode        bool
 }
 
 // Sink describes the destination of events.
