@@ -26,7 +26,7 @@ type crowd struct {
 
 	last  time.Time     // the beginning of the last read of others
 	took  time.Duration // its duration
-	more  bool          // it has looked at rows that no such read had seen
+	more  bool          // there may be rows that it has not reached
 	woken bool          // a notification reported a row that may be of others
 }
 
@@ -51,11 +51,11 @@ const (
 	othersReach = 32_768
 	// othersInterval is the interval between reads of others that find nothing
 	// new, othersPause between those that do. They take at most half of the
-	// time while they look at rows for the first time, which is soon over, and
-	// one part in othersRest otherwise.
+	// time until they have reached the end of the backlog, and one part in
+	// othersRest after that.
 	othersInterval = 20 * time.Millisecond
 	othersPause    = 4 * time.Millisecond
-	othersRest     = 4
+	othersRest     = 10
 	// crowdedHorizon is the interval between checks of the horizon while it is
 	// behind the reads of others. A server may show its open transactions as
 	// they were 100 ms ago.
@@ -249,7 +249,7 @@ func (g *Ledger) isAheadOfHorizon(l *lane) bool {
 // Others returns the references of a read of others up to the last row of each
 // lane that it may take, and the keys of the rows that are to be loaded.
 func (r *Read) Others(seen []driver.RowRef) (considered []driver.RowRef, keys []store.Key) {
-	limit, lane, n := max(othersLimit/max(len(r.lanes), 1), othersEach), -1, 0
+	limit, lane, n := r.each(), -1, 0
 	for i := range seen {
 		ref := &seen[i]
 		if ref.Lane != lane {
@@ -266,6 +266,9 @@ func (r *Read) Others(seen []driver.RowRef) (considered []driver.RowRef, keys []
 	}
 	return considered, keys
 }
+
+// each is the number of rows of a lane that a read of others loads.
+func (r *Read) each() int { return max(othersLimit/max(len(r.lanes), 1), othersEach) }
 
 // isWanted reports whether a read of others loads a row.
 func (r *Read) isWanted(ref *driver.RowRef) bool {
@@ -306,28 +309,26 @@ func (g *Ledger) finishOthersLane(l *lane, refs []driver.RowRef, rows []store.Ro
 		g.distrust()
 		return
 	}
-	seen := int64(0)
+	seen, wanted := int64(0), len(rows)
 	for i := range refs {
 		ref := &refs[i]
 		if r.isWanted(ref) && len(rows) > 0 && rows[0].ID == ref.ID { // else the row is gone
 			if !g.takeOther(l, ref, &rows[0], now) {
-				g.sawAhead(l, max(seen, ref.Seq-1), false)
+				g.sawAhead(l, max(seen, ref.Seq-1))
 				return
 			}
 			rows = rows[1:]
 		}
 		seen = ref.Seq
 	}
-	g.sawAhead(l, seen, true)
+	g.sawAhead(l, seen)
+	g.crowd.more = g.crowd.more || len(refs) >= r.Limit || wanted >= r.each()
 }
 
 // sawAhead notes that a read of others has looked at all rows of a lane up to a
-// seq. It did not reach its end if a row could not be taken.
-func (g *Ledger) sawAhead(l *lane, seq int64, all bool) {
+// seq.
+func (g *Ledger) sawAhead(l *lane, seq int64) {
 	s := &l.scan
-	if all && seq > max(s.ahead.position, s.position) {
-		g.crowd.more = true
-	}
 	s.ahead.position = max(s.ahead.position, seq)
 	s.ahead.floor = min(seq, g.horizon.seq)
 }
