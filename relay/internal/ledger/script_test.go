@@ -23,6 +23,7 @@ var elsewhere = map[string]string{
 	"lapsed-lanes-are-released":                 "relay",
 	"lost-answer-to-an-acquisition":             "relay",
 	"one-relay-per-outbox":                      "relay",
+	"a-failover-voids-leases":                   "store/pgstore",
 	"settlement-locks-the-fence":                "store",
 	"no-round-trip-under-the-lock":              "store",
 	"two-names-of-a-transaction":                "store/pgstore",
