@@ -20,7 +20,10 @@ func (b bucket) Put(ctx context.Context, key string, data []byte) error {
 func (b bucket) Get(ctx context.Context, key string) ([]byte, error) {
 	data, err := b.ReadAll(ctx, key)
 	if gcerrors.Code(err) == gcerrors.NotFound {
-		return nil, fmt.Errorf("%w: %w", payload.ErrGone, err)
+		// Without the bucket itself, no blob is known to be gone.
+		if found, _ := b.IsAccessible(ctx); found {
+			return nil, fmt.Errorf("%w: %w", payload.ErrGone, err)
+		}
 	}
 	return data, err
 }
