@@ -220,7 +220,7 @@ var answers = map[string]func(s *script, st *connect.Store){
 				if back.Load() {
 					return nil
 				}
-				return waybill.Unavailable(errors.New("NO_ROUTE OrderPlaced."))
+				return waybill.Unavailable(errors.New("NO_ROUTE OrderPlaced.")) //nolint:revive // a broker's text, with its period
 			}),
 		})
 		ids := s.send(st, "17", 2)
