@@ -110,4 +110,5 @@ func ExampleNew() {
 	// 5 backlogs
 	// 6 audit
 	// 7 causes
+	// 8 node_reports
 }
