@@ -9,6 +9,7 @@ import (
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/outbox"
 	"github.com/waybillhq/waybill/outbox/outboxtest"
+	"github.com/waybillhq/waybill/store/memstore"
 	"github.com/waybillhq/waybill/store/pgstore"
 )
 
@@ -20,4 +21,8 @@ func _(ctx context.Context, box *outbox.Outbox[pgx.Tx]) {
 
 func _(t *testing.T, db *pgstore.Store, placeOrder func(*testing.T, *outbox.Outbox[pgx.Tx])) {
 	//block:2
+}
+
+func _(t *testing.T, url string) {
+	//block:3
 }
