@@ -117,8 +117,8 @@ func (s *shelf) put(t *testing.T, name string) {
 		if p.kind != "TABLE" {
 			continue
 		}
-		// A number that is drawn again would meet the deleted row of before: the
-		// INSERT locks the gap beside it, and other writers wait.
+		// A number that is drawn again would meet the deleted row of before:
+		// the INSERT locks the gap beside it, and other writers wait.
 		empty := "DELETE FROM"
 		if p.counts {
 			empty = "TRUNCATE"
