@@ -138,8 +138,8 @@ func (r *nodeReport) text() string {
 
 // DecodeNodeReport reads the stored form of the report of a node whose lease
 // ends at a time of the database, by whose clock all times of the result are.
-// It returns nil for a text that is not one: a
-// report is a help for operators, on which nothing depends.
+// It returns nil for a text that is not one: a report is a help for operators,
+// on which nothing depends.
 func DecodeNodeReport(text string, expires time.Time) *NodeReport {
 	var in nodeReport
 	if text == "" || json.Unmarshal([]byte(text), &in) != nil {
