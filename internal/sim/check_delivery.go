@@ -203,7 +203,7 @@ func (w *world) checkRepeated(p *process, d *waybill.Delivery, ev *event) {
 // checkSuspect: an event that was in flight when its lane changed its owner is
 // delivered as a suspect. Mu is held.
 func (w *world) checkSuspect(p *process, d *waybill.Delivery, ev *event, suspect bool) {
-	if suspect || p.dead {
+	if suspect || p.dead || ev.takenBack == (lease{p, d.Position.Epoch}) {
 		return
 	}
 	for _, f := range ev.flights {

@@ -193,9 +193,12 @@ func (w *world) count(p *process, ev *event, o *outcome, r *driver.Result, durab
 	more := r.Attempts > ev.attempts
 	switch {
 	case o.fresh(by.epoch) && (o.class != waybill.ClassDefer || !more) || r.Attempts < ev.attempts:
+		if ev.unsure {
+			ev.takenBack = ev.counted
+		}
 		ev.counted = lease{}
 	case more:
-		ev.counted = by
+		ev.counted, ev.takenBack = by, lease{}
 		if !durable {
 			w.fail("attempts", ev, "is counted by %v before its delivery, and the count is not durable", p)
 		}

@@ -50,6 +50,9 @@ type event struct {
 	// counted is the lease under which the event's attempt was counted before
 	// its delivery: it is a suspect.
 	counted lease
+	// takenBack is the lease under which a settlement that was applied late has
+	// taken such a count back: the owner does not know.
+	takenBack lease
 
 	// at are the models of the event at each destination. parent is the event
 	// that such a model belongs to, and place its part of the model.

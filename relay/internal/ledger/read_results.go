@@ -421,7 +421,8 @@ func (g *Ledger) finishLoad(a *Answer) {
 }
 
 // finishUrgent takes rows that have a priority, ahead of the fast read, which
-// will find them known or gone.
+// will find them known or gone. A lane that was lost and acquired again during
+// the read is not active: its holds have not been read.
 func (g *Ledger) finishUrgent(r *Read, a *Answer) {
 	p := &g.plan
 	p.urgentTook, p.looked = a.Took, a.Page.RowsScanned
@@ -436,7 +437,7 @@ func (g *Ledger) finishUrgent(r *Read, a *Answer) {
 	for i := range rows {
 		row := &rows[i]
 		l := g.lanes.at(row.Lane)
-		if l != nil && !l.draining && l.items[row.ID] == nil && !row.DueAt.After(a.Page.Now) {
+		if l != nil && l.active() && l.items[row.ID] == nil && !row.DueAt.After(a.Page.Now) {
 			before := l.unsettled
 			g.takeUrgent(l, row, &u)
 			u.room -= l.unsettled - before
