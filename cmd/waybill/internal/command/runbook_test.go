@@ -263,6 +263,11 @@ var symptoms = map[string]func(b *broken){
 		b.at(b.send(b.st, "", 1)[0], "retry")
 		b.finds("stats", nil, "failed 1 wait for a retry")
 	},
+	"WaybillCountsFail": func(b *broken) {
+		b.without("SELECT", "waybill_dead")
+		b.finds("doctor", nil, "may not read the tables: it lacks SELECT on", "GRANT SELECT ON", "dead letters not checked cannot be inspected", "permission denied for table waybill_dead")
+		b.finds("stats", nil, "permission denied for table waybill_dead")
+	},
 	"WaybillReadsFail, WaybillSettlementsFail": func(b *broken) {
 		b.without("DELETE", "waybill_outbox")
 		b.finds("doctor", nil, "cannot be a relay: it lacks DELETE on")
