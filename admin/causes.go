@@ -62,9 +62,9 @@ func (d *Outbox) causes() (driver.Causes, error) {
 }
 
 // Causes returns at most limit causes of dead letters. Relays compute the
-// causes of dead letters when they purge; Causes first computes those of at
-// most 5000 that have none, if the account may change dead letters. The others
-// are counted as unknown.
+// causes of dead letters within seconds, and of those of older programs when
+// they purge. Causes first computes those of at most 5000 that have none, if
+// the account may change dead letters. The others are counted as unknown.
 func (d *Outbox) Causes(ctx context.Context, limit int) (Causes, error) {
 	db, err := d.causes()
 	if err != nil {

@@ -44,6 +44,7 @@ type engine struct {
 	answers     chan settleReply
 	results     chan *job
 	lateAnswers chan answer
+	buried      chan struct{} // dead letters were settled; their causes are unknown
 	ended       chan struct{} // closed when the engine ends
 
 	commits  *hotQueue
@@ -99,7 +100,7 @@ func newBareEngine(db database, cfg Config) *engine {
 		self:   newNodeReport(cfg, time.Now()),
 		source: db.Local(), ended: make(chan struct{}),
 		pages: make(chan readReply, 1), answers: make(chan settleReply, 1), results: make(chan *job, cfg.Workers),
-		lateAnswers: make(chan answer), asks: make(chan chan<- Health),
+		lateAnswers: make(chan answer), buried: make(chan struct{}, 1), asks: make(chan chan<- Health),
 		commits: newHotQueue(cfg),
 		timer:   time.NewTimer(0),
 	}

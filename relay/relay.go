@@ -219,12 +219,16 @@ func (e *engine) start(ctx context.Context) (stop func()) {
 // first.
 const purgeDelay = 10 * time.Second
 
+// causesDelay is how long after the first of several dead letters their causes
+// are computed: a flood of them shares the statements.
+const causesDelay = 10 * time.Second
+
 // workerTime is how long a sink whose context has ended may take to return.
 const workerTime = time.Second
 
 // startBackground starts the background work: wake-ups from other processes,
-// and purging. Every node purges, which is harmless: the first purge deletes
-// the rows, and the others find none.
+// purging, and the causes of dead letters. Every node purges, which is
+// harmless: the first purge deletes the rows, and the others find none.
 func (e *engine) startBackground(ctx context.Context, group *sync.WaitGroup) {
 	if k := e.db.purger; k != nil && e.cfg.PurgeInterval > 0 {
 		p := retention.Policy{HistoryRetention: e.cfg.HistoryRetention, DeadRetention: e.cfg.DeadRetention, Audit: e.db.audit, BatchSize: e.cfg.PurgeBatchSize}
@@ -234,6 +238,7 @@ func (e *engine) startBackground(ctx context.Context, group *sync.WaitGroup) {
 		group.Go(func() {
 			retention.Loop(ctx, k, p, min(purgeDelay, e.cfg.PurgeInterval), e.cfg.PurgeInterval, e.log, e.observe)
 		})
+		group.Go(func() { retention.NoteCauses(ctx, k, p, e.buried, causesDelay, e.log) })
 	}
 	if w := e.db.watcher; w != nil {
 		group.Go(func() { w.Watch(ctx, func() { e.commits.offer(driver.Commit{}) }) })

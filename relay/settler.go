@@ -36,6 +36,12 @@ func (q *queue) settler() {
 		if e.observe.Settled != nil {
 			e.observe.Settled(observe.SettledInfo{Events: j.settlement.Events(), Took: took, Err: err})
 		}
+		if len(j.settlement.Dead) > 0 { // also after an error: it may have committed
+			select {
+			case e.buried <- struct{}{}:
+			default:
+			}
+		}
 		e.answers <- settleReply{settleJob: j, settled: settled, took: took, err: err}
 	}
 }

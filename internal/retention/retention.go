@@ -77,6 +77,34 @@ func Once(ctx context.Context, db driver.Maintainer, p Policy, hooks observe.Hoo
 	return r, p.purgeAudit(ctx)
 }
 
+// NoteCauses computes the causes of dead letters after each signal, until ctx
+// ends. It waits for the delay first, so that it serves many letters together.
+// A failure is retried after the delay; an outage is logged like those of
+// [Loop].
+func NoteCauses(ctx context.Context, db driver.Maintainer, p Policy, buried <-chan struct{}, delay time.Duration, log *slog.Logger) {
+	noting := outage.New(log, "computing the causes of dead letters")
+	for received(ctx, buried) {
+		for failed := true; failed; {
+			if !received(ctx, time.After(delay)) {
+				return
+			}
+			err := p.noteCauses(ctx, db)
+			noting.Note(ctx, "causes", err)
+			failed = err != nil
+		}
+	}
+}
+
+// received waits for a signal, and reports false if ctx ends first.
+func received[T any](ctx context.Context, signal <-chan T) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-signal:
+		return true
+	}
+}
+
 // noteCauses computes the causes of the dead letters that have none.
 func (p Policy) noteCauses(ctx context.Context, db driver.Maintainer) error {
 	all := []any{db}

@@ -198,6 +198,27 @@ func TestEveryReadRoute(t *testing.T) {
 	}
 }
 
+// TestReadingCausesChangesNothing: a request for the causes of dead letters
+// computes none, and counts the letters without one.
+func TestReadingCausesChangesNothing(t *testing.T) {
+	b := newEnv(t)
+	b.fill()
+	read := func(want string) {
+		t.Helper()
+		if code, text := b.call("GET", "/api/dead/groups", "", withToken); code != http.StatusOK || !strings.Contains(strings.Join(strings.Fields(text), ""), want) {
+			t.Errorf("%d %s, want %s", code, text, want)
+		}
+	}
+	for range 2 {
+		read(`{"causes":[],"more":false,"unknown":2}`)
+	}
+	if _, err := b.relay.Outbox.Causes(t.Context(), 1); err != nil {
+		t.Fatal(err)
+	}
+	read(`"letters":2`)
+	read(`"unknown":0`)
+}
+
 // TestAPayloadNeedsTheToken includes local clients.
 func TestAPayloadNeedsTheToken(t *testing.T) {
 	b := newEnv(t)

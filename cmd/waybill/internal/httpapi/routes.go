@@ -25,7 +25,7 @@ func Routes() []Route {
 		{Method: "GET", Path: "/api/events", access: look, answer: (*api).events, Help: "Events of a ?state=; filters: type, aggregate_type, aggregate_id, tenant_id; paging: limit, after; ?destination= lists the backlog of one"},
 		{Method: "GET", Path: "/api/events/{id}", access: look, answer: (*api).event, Help: "State and history of one event, the destinations that have yet to receive it, and why it has not arrived; ?payload=1 needs the token"},
 		{Method: "GET", Path: "/api/dead", access: look, answer: (*api).dead, Help: "Dead letters; parameters as for /api/events"},
-		{Method: "GET", Path: "/api/dead/groups", access: look, answer: (*api).causes, Help: "Causes of dead letters, those with the most letters first; limit; ?destination= names the backlog of one"},
+		{Method: "GET", Path: "/api/dead/groups", access: look, answer: (*api).causes, Help: "Causes of dead letters, those with the most letters first, and the number of letters without one; limit; ?destination= names the backlog of one"},
 		{Method: "POST", Path: "/api/dead/replay", access: change, answer: changes((*admin.Outbox).Replay, view.ReplayedOf), Help: "Replay of dead letters: {\"ids\": […]}; ?destination= names the backlog of one"},
 		{Method: "POST", Path: "/api/dead/discard", access: change, answer: changes((*admin.Outbox).Discard, view.ChangedOf), Help: "Permanent deletion of dead letters: {\"ids\": […]}; ?destination= names the backlog of one"},
 		{Method: "GET", Path: "/api/blocked", access: look, answer: (*api).blocked, Help: "Aggregates that wait for one of their events; ?destination= names the backlog of one"},
@@ -197,7 +197,7 @@ func (a *api) causes(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	found, err := rows.Causes(r.Context(), n)
+	found, err := rows.KnownCauses(r.Context(), n) // a GET changes nothing
 	if err != nil {
 		return nil, err
 	}
