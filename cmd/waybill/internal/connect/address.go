@@ -33,6 +33,9 @@ func Client(u *url.URL) string {
 type JetStream struct {
 	// Servers is a comma-separated list.
 	Servers, Stream string
+	// Replicas is the number of servers that store a stream that this program
+	// creates; 0 is the default.
+	Replicas int
 	// Embedded reports that the server runs inside waybill serve.
 	Embedded bool
 }
@@ -58,8 +61,12 @@ func JetStreamOf(cfg settings.Sink) (JetStream, error) {
 	if stream == "" {
 		stream = defaultStream
 	}
+	replicas, err := replicasOf(u)
+	if err != nil {
+		return JetStream{}, err
+	}
 	servers, err := eachHost(u, cfg.URL)
-	return JetStream{Servers: servers, Stream: stream}, err
+	return JetStream{Servers: servers, Stream: stream, Replicas: replicas}, err
 }
 
 // embeddedDir returns the folder of an embedded server.

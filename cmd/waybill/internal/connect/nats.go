@@ -26,19 +26,34 @@ func openNATS(ctx context.Context, u *url.URL, cfg SinkConfig) (*Sink, error) {
 	if u.Opaque != "" {
 		return openEmbedded(ctx, u, cfg)
 	}
-	create, err := parameters(u, append([]string{"create"}, natsSecurity...)...)
+	create, err := parameters(u, append([]string{"create", "replicas"}, natsSecurity...)...)
 	if err != nil {
 		return nil, err
 	}
-	stream := strings.Trim(u.Path, "/")
-	if stream == "" {
-		stream = defaultStream
-	}
-	servers, err := eachHost(u, cfg.URL)
+	at, err := JetStreamOf(cfg.Sink)
 	if err != nil {
 		return nil, err
 	}
-	return connectNATS(ctx, servers, stream, create["create"] == "true", cfg)
+	return connectNATS(ctx, at, create["create"] == "true", cfg)
+}
+
+// maxReplicas is the server's limit.
+const maxReplicas = 5
+
+// replicasOf returns the parameter replicas, or 0.
+func replicasOf(u *url.URL) (int, error) {
+	text := u.Query().Get("replicas")
+	if text == "" {
+		return 0, nil
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 1 || n > maxReplicas {
+		return 0, badURL("sink.url", "write nats://host:4222,host2:4222/STREAM?create=true&replicas=3", "replicas=%s is not a number from 1 to %d", text, maxReplicas)
+	}
+	if u.Query().Get("create") != "true" {
+		return 0, badURL("sink.url", "add create=true, or change the stream with: nats stream edit --replicas "+text, "replicas applies to a stream that create=true creates")
+	}
+	return n, nil
 }
 
 // natsSecurity lists the parameters for the client library.
@@ -87,20 +102,20 @@ func parameters(u *url.URL, known ...string) (map[string]string, error) {
 	return out, nil
 }
 
-func connectNATS(ctx context.Context, servers, stream string, create bool, cfg SinkConfig) (*Sink, error) {
+func connectNATS(ctx context.Context, at JetStream, create bool, cfg SinkConfig) (*Sink, error) {
 	pattern := cfg.Topic
 	if pattern == "" {
-		pattern = stream + ".{topic}"
+		pattern = at.Stream + ".{topic}"
 	}
 	topics, err := natsbroker.Names().Template(pattern)
 	if err != nil {
 		return nil, wrongTopic(err)
 	}
-	nc := natsbroker.Config{Stream: stream, Create: create, Logger: cfg.Logger}
+	nc := natsbroker.Config{Stream: at.Stream, Create: create, Replicas: at.Replicas, Logger: cfg.Logger}
 	if create {
 		nc.Subjects = []string{literal(pattern, '.') + ">"}
 	}
-	b, err := natsbroker.Open(ctx, servers, nc)
+	b, err := natsbroker.Open(ctx, at.Servers, nc)
 	if err != nil {
 		return nil, unreachable("sink.url", cfg.URL, "check that the server is running with JetStream (nats-server -js); ?create=true creates the stream", err)
 	}
@@ -147,7 +162,7 @@ func openEmbedded(ctx context.Context, u *url.URL, cfg SinkConfig) (*Sink, error
 	if err != nil {
 		return nil, unreachable("sink.url", cfg.URL, "check whether another server listens at "+listen+"; nats:embedded?listen=127.0.0.1:4223 uses another port", err)
 	}
-	s, err := connectNATS(ctx, server.URL(), defaultStream, true, cfg)
+	s, err := connectNATS(ctx, JetStream{Servers: server.URL(), Stream: defaultStream}, true, cfg)
 	if err != nil {
 		server.Close()
 		return nil, err

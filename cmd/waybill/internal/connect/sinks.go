@@ -5,8 +5,8 @@ package connect
 func SinkKinds() []SinkKind {
 	return []SinkKind{
 		{
-			Schemes: []string{"nats://", "tls://", "nats:"}, Form: "nats://user:password@host:4222,host2:4222/STREAM?create=true&ca=FILE&creds=FILE",
-			Help: "JetStream. The default stream is waybill; create=true creates it. The subject is STREAM.{topic} unless " +
+			Schemes: []string{"nats://", "tls://", "nats:"}, Form: "nats://user:password@host:4222,host2:4222/STREAM?create=true&replicas=3&ca=FILE&creds=FILE",
+			Help: "JetStream. The default stream is waybill; create=true creates it, with as many replicas as replicas says (1 if it is absent). The subject is STREAM.{topic} unless " +
 				"sink.topic is set. nats:embedded?dir=waybill-jetstream&listen=127.0.0.1:4222 is a server in this process",
 			open: openNATS,
 		},

@@ -45,8 +45,8 @@ func TestTLSInTheURL(t *testing.T) {
 			}
 		})
 	}
-	at, err := JetStreamOf(settings.Sink{URL: settings.NewSecret("nats://shop:secret@one:4222,two:4222/orders?create=true&ca=/ca.pem&creds=/shop.creds")})
-	if want := "nats://shop:secret@one:4222,nats://shop:secret@two:4222?ca=%2Fca.pem&creds=%2Fshop.creds"; err != nil || at.Servers != want || at.Stream != "orders" {
+	at, err := JetStreamOf(settings.Sink{URL: settings.NewSecret("nats://shop:secret@one:4222,two:4222/orders?create=true&replicas=3&ca=/ca.pem&creds=/shop.creds")})
+	if want := "nats://shop:secret@one:4222,nats://shop:secret@two:4222?ca=%2Fca.pem&creds=%2Fshop.creds"; err != nil || at.Servers != want || at.Stream != "orders" || at.Replicas != 3 {
 		t.Errorf("%+v, %v", at, err)
 	}
 }

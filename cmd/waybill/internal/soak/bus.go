@@ -105,7 +105,7 @@ func openNATS(ctx context.Context, s *spec, _ *url.URL, log *slog.Logger) (*bus,
 	if err != nil {
 		return nil, err
 	}
-	b, err := natsbroker.Open(ctx, at.Servers, natsbroker.Config{Stream: at.Stream, Create: true, Subjects: []string{s.Run + ".>"}, Logger: log})
+	b, err := natsbroker.Open(ctx, at.Servers, natsbroker.Config{Stream: at.Stream, Create: true, Replicas: at.Replicas, Subjects: []string{s.Run + ".>"}, Logger: log})
 	if err != nil {
 		return nil, unreachable(err, s)
 	}
