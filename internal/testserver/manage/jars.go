@@ -65,12 +65,17 @@ func (j jars) pom() string {
 // dir returns the folder of the archives. Its name changes with the list of
 // archives.
 func (j jars) dir() string {
+	sum := sha256.Sum256([]byte(j.pom()))
+	return filepath.Join(cacheDir(), fmt.Sprintf("%s-%s-%x", j.name, j.version, sum[:4]))
+}
+
+// cacheDir returns the folder of servers that are not packages of the system.
+func cacheDir() string {
 	cache, err := os.UserCacheDir()
 	if err != nil {
 		cache = filepath.Join(os.TempDir(), fmt.Sprintf("cache-%d", os.Getuid()))
 	}
-	sum := sha256.Sum256([]byte(j.pom()))
-	return filepath.Join(cache, "waybill-testserver", fmt.Sprintf("%s-%s-%x", j.name, j.version, sum[:4]))
+	return filepath.Join(cache, "waybill-testserver")
 }
 
 // classPath returns java's class path for all archives of the folder.

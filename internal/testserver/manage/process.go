@@ -33,7 +33,7 @@ func isServerProgram(name string) bool {
 		// on Debian one file, whose other name is a link
 		"redis-server", "redis-check-rdb",
 		"beam.smp", "epmd", // Erlang
-		"java":
+		"java", "nats-server":
 		return true
 	}
 	// the loader, as which MySQL runs

@@ -56,23 +56,38 @@ func PostgresPair(tb testing.TB) *manage.PostgresPair {
 	return pair
 }
 
+// NATSCluster starts a cluster of NATS servers with JetStream that end with the
+// test.
+func NATSCluster(tb testing.TB, servers int) *manage.Cluster {
+	tb.Helper()
+	return run(tb, func(home *manage.Home) (*manage.Cluster, error) { return home.RunNATS(tb.Context(), servers) })
+}
+
 func start(tb testing.TB, req manage.Request) *manage.Instance {
 	tb.Helper()
 	testserver.Address(tb, req.Only[0])
+	return run(tb, func(home *manage.Home) (*manage.Instance, error) { return home.Run(tb.Context(), req) })
+}
+
+// run starts servers that end with the test.
+func run[S interface {
+	Stop(ctx context.Context) error
+}](tb testing.TB, start func(home *manage.Home) (S, error)) S {
+	tb.Helper()
 	home, err := manage.Open(tb.Context(), ".", lines{tb})
 	if err != nil {
 		tb.Fatal(err)
 	}
-	in, err := home.Run(tb.Context(), req)
+	servers, err := start(home)
 	if err != nil {
 		tb.Fatal(err)
 	}
 	tb.Cleanup(func() {
-		if err := in.Stop(context.WithoutCancel(tb.Context())); err != nil {
+		if err := servers.Stop(context.WithoutCancel(tb.Context())); err != nil {
 			tb.Error(err)
 		}
 	})
-	return in
+	return servers
 }
 
 // lines passes progress on to the test's log.

@@ -70,6 +70,37 @@ func TestRedisKeepsItsDataWhenKilled(t *testing.T) {
 	}
 }
 
+// TestNATSCluster: a node that is killed rejoins the others with its data.
+func TestNATSCluster(t *testing.T) {
+	t.Parallel()
+	c := private.NATSCluster(t, 3)
+	if len(c.Servers) != 3 || c.Servers[1].Name != "nats-2" || c.Servers[1].Version == "" {
+		t.Fatalf("%+v", c.Servers)
+	}
+	if err := c.Restart(t.Context(), 1); err == nil {
+		t.Error("a server that runs was started again")
+	}
+	if err := c.Servers[1].Kill(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	limited, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	if err := c.Whole(limited); err == nil || !strings.Contains(err.Error(), "nats-2") {
+		t.Errorf("a cluster without one of its nodes is whole: %v", err)
+	}
+	if conn, err := dial(t, c.Servers[2]); err != nil {
+		t.Error(err)
+	} else {
+		_ = conn.Close()
+	}
+	if err := c.Restart(t.Context(), 1); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Whole(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestFrozenServerDoesNotAnswerUntilThawed(t *testing.T) {
 	t.Parallel()
 	s := private.Start(t, testserver.RedisName)

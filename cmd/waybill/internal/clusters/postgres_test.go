@@ -107,7 +107,9 @@ func (p *pair) set(ctx context.Context, url, name, value string) error {
 
 // do opens the database for one purpose: a pool would keep connections to the
 // servers of before.
-func (p *pair) do(_ context.Context, url string, f func(db *sql.DB) error) error {
+func (p *pair) do(_ context.Context, url string, f func(db *sql.DB) error) error { return do(url, f) }
+
+func do(url string, f func(db *sql.DB) error) error {
 	db, err := sql.Open("pgx", url)
 	if err != nil {
 		return err
@@ -176,8 +178,11 @@ func (p *pair) served(ctx context.Context) error {
 }
 
 // progress counts the effects on the primary.
-func (p *pair) progress(ctx context.Context) (n int, err error) {
-	err = p.do(ctx, p.Primary.DSN, func(db *sql.DB) error {
+func (p *pair) progress(ctx context.Context) (int, error) { return effects(ctx, p.Primary.DSN) }
+
+// effects counts the effects of the soak in a database.
+func effects(ctx context.Context, url string) (n int, err error) {
+	err = do(url, func(db *sql.DB) error {
 		var schema string
 		err := db.QueryRowContext(ctx, "SELECT schema_name FROM information_schema.schemata WHERE schema_name LIKE 'soak%'").Scan(&schema)
 		if err != nil {
