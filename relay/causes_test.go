@@ -32,8 +32,8 @@ func (f *forgetful) NoteCauses(ctx context.Context, limit int) (int, error) {
 	return f.Causes.NoteCauses(ctx, limit)
 }
 
-// causes returns the number of dead letters of each cause, of the outbox or of
-// a destination; "" stands for those without one.
+// causesOf returns the number of dead letters of each cause, of the outbox or
+// of a destination; "" stands for those without one.
 func causesOf(f *fixture, rows any) map[string]int64 {
 	f.Helper()
 	counts, err := rows.(driver.Causes).CountCauses(f.Context(), 10)
