@@ -310,6 +310,55 @@ func TestChanges(t *testing.T) {
 	}
 }
 
+// TestChangesOfACause: the dead letters with a cause are replayed and discarded
+// together, oldest first, up to a limit, with a record each in the audit.
+func TestChangesOfACause(t *testing.T) {
+	b := newEnv(t, "http.actor-header", "X-User")
+	b.fill()
+	found, err := b.relay.Outbox.Causes(t.Context(), 1)
+	if err != nil || len(found.Groups) != 1 {
+		t.Fatal(found, err)
+	}
+	cause := found.Groups[0].ID
+	post := func(path, body string, status int, parts ...string) {
+		t.Helper()
+		code, text := b.call("POST", path, body, withToken, func(r *http.Request) { r.Header.Set("X-User", "alice") })
+		text = strings.Join(strings.Fields(text), " ")
+		for _, part := range parts {
+			if code != status || !strings.Contains(text, part) {
+				t.Errorf("%s %s: %d %s, want %d %q", path, body, code, text, status, part)
+			}
+		}
+	}
+	for body, want := range map[string]string{
+		`{"limit": 1}`: "limit needs cause",
+		`{"ids": ["` + b.dead[0].String() + `"], "limit": 1}`:               "limit needs cause",
+		`{"ids": ["` + b.dead[0].String() + `"], "cause": "` + cause + `"}`: "ids and cause cannot be combined",
+		`{"cause": "` + cause + `", "limit": -1}`:                           "must be a number from 1 to 10000",
+		`{"cause": "` + cause + `", "limit": 10001}`:                        "must be a number from 1 to 10000",
+		`{"cause": ""}`: "must be 1 to 1000 ids",
+		`{"cause": "` + cause + `", "limits": 1}`: "unknown field",
+	} {
+		for _, path := range []string{"/api/dead/replay", "/api/dead/discard"} {
+			post(path, body, http.StatusBadRequest, want)
+		}
+	}
+	post("/api/dead/replay", `{"cause": "000000000000"}`, http.StatusOK, `"ids": []`, `"left": 0`)
+	post("/api/dead/replay?destination=partner", `{"cause": "`+cause+`"}`, http.StatusNotFound, "no destinations")
+	post("/api/dead/replay", `{"cause": "`+cause+`", "limit": 1}`, http.StatusOK, `"ids": [ "`+b.dead[0].String()+`" ]`, `"left": 1`)
+	post("/api/dead/discard", `{"cause": "`+cause+`"}`, http.StatusOK, `"ids": [ "`+b.dead[1].String()+`" ]`, `"left": 0`)
+	_, text := b.call("GET", "/api/audit", "", withToken)
+	text = strings.Join(strings.Fields(text), " ")
+	for _, part := range []string{`"actor": "alice"`, `"action": "replay"`, `"action": "discard"`, "cause=" + cause + " limit=1\"", "cause=" + cause + " limit=10000"} {
+		if !strings.Contains(text, part) {
+			t.Errorf("the audit does not have %s: %s", part, text)
+		}
+	}
+	if n := strings.Count(text, `"action"`); n != 2 {
+		t.Errorf("the audit has %d records: %s", n, text)
+	}
+}
+
 // TestReadinessIsProgress checks that a relay is not ready before its first
 // read, and is ready after it.
 func TestReadinessIsProgress(t *testing.T) {

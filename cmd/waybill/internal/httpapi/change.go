@@ -30,6 +30,64 @@ func changes[D any](change func(d *admin.Outbox, ctx context.Context, ids ...way
 	}
 }
 
+// letters returns a handler that changes dead letters: those with the ids of a
+// request, or those with its cause.
+func letters[D any](
+	byID func(d *admin.Outbox, ctx context.Context, ids ...waybill.ID) (D, error),
+	byCause func(d *admin.Outbox, ctx context.Context, cause string, limit int64, progress func(admin.Progress)) (D, error),
+	show func(done D) view.Changed,
+) func(*api, *http.Request) (any, error) {
+	return func(a *api, r *http.Request) (any, error) {
+		rows, err := a.outbox(r)
+		if err != nil {
+			return nil, err
+		}
+		var in lettersRequest
+		if err := body(r, &in); err != nil {
+			return nil, err
+		}
+		if err := in.check(); err != nil {
+			return nil, err
+		}
+		if in.Cause == "" {
+			done, err := byID(rows, r.Context(), in.IDs...)
+			return show(done), err
+		}
+		done, err := byCause(rows, r.Context(), in.Cause, in.Limit, nil)
+		if err != nil {
+			return nil, err
+		}
+		v := show(done)
+		left, err := rows.CountCause(r.Context(), in.Cause)
+		v.Left = &left
+		return v, err
+	}
+}
+
+// lettersRequest selects dead letters.
+type lettersRequest struct {
+	IDs   []waybill.ID `json:"ids"`
+	Cause string       `json:"cause"`
+	Limit int64        `json:"limit"`
+}
+
+// check checks the request, and completes its limit.
+func (in *lettersRequest) check() error {
+	switch {
+	case in.Cause == "" && in.Limit != 0:
+		return refuse(http.StatusBadRequest, "limit needs cause")
+	case in.Cause == "":
+		return fewIDs(in.IDs)
+	case len(in.IDs) > 0:
+		return refuse(http.StatusBadRequest, "ids and cause cannot be combined")
+	case in.Limit < 0 || in.Limit > replayRows:
+		return refuse(http.StatusBadRequest, fmt.Sprintf("limit: must be a number from 1 to %d", replayRows))
+	case in.Limit == 0:
+		in.Limit = replayRows
+	}
+	return nil
+}
+
 func (a *api) inbox(r *http.Request) (any, error) {
 	one, err := a.relay(r)
 	if err != nil {

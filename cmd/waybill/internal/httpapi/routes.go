@@ -26,8 +26,8 @@ func Routes() []Route {
 		{Method: "GET", Path: "/api/events/{id}", access: look, answer: (*api).event, Help: "State and history of one event, the destinations that have yet to receive it, and why it has not arrived; ?payload=1 needs the token"},
 		{Method: "GET", Path: "/api/dead", access: look, answer: (*api).dead, Help: "Dead letters; parameters as for /api/events"},
 		{Method: "GET", Path: "/api/dead/groups", access: look, answer: (*api).causes, Help: "Causes of dead letters, those with the most letters first, and the number of letters without one; limit; ?destination= names the backlog of one"},
-		{Method: "POST", Path: "/api/dead/replay", access: change, answer: changes((*admin.Outbox).Replay, view.ReplayedOf), Help: "Replay of dead letters: {\"ids\": […]}; ?destination= names the backlog of one"},
-		{Method: "POST", Path: "/api/dead/discard", access: change, answer: changes((*admin.Outbox).Discard, view.ChangedOf), Help: "Permanent deletion of dead letters: {\"ids\": […]}; ?destination= names the backlog of one"},
+		{Method: "POST", Path: "/api/dead/replay", access: change, answer: letters((*admin.Outbox).Replay, (*admin.Outbox).ReplayCause, view.ReplayedOf), Help: "Replay of dead letters: {\"ids\": […]}, or {\"cause\": …} of /api/dead/groups, oldest first, with limit (up to 10000); ?destination= names the backlog of one"},
+		{Method: "POST", Path: "/api/dead/discard", access: change, answer: letters((*admin.Outbox).Discard, (*admin.Outbox).DiscardCause, view.ChangedOf), Help: "Permanent deletion of dead letters: as for /api/dead/replay"},
 		{Method: "GET", Path: "/api/blocked", access: look, answer: (*api).blocked, Help: "Aggregates that wait for one of their events; ?destination= names the backlog of one"},
 		{Method: "POST", Path: "/api/blocked/unblock", access: change, answer: changes((*admin.Outbox).Unblock, view.ChangedOf), Help: "Continuation of blocked aggregates: {\"ids\": […]}; ?destination= names the backlog of one"},
 		{Method: "GET", Path: "/api/destinations", access: look, answer: (*api).destinations, Help: "Destinations, and counts of what each has yet to receive"},
@@ -298,8 +298,13 @@ func idsOf(r *http.Request) ([]waybill.ID, error) {
 	if err := body(r, &in); err != nil {
 		return nil, err
 	}
-	if len(in.IDs) == 0 || len(in.IDs) > maxRows {
-		return nil, refuse(http.StatusBadRequest, fmt.Sprintf("ids: must be 1 to %d ids", maxRows))
+	return in.IDs, fewIDs(in.IDs)
+}
+
+// fewIDs rejects no ids, and too many.
+func fewIDs(ids []waybill.ID) error {
+	if len(ids) == 0 || len(ids) > maxRows {
+		return refuse(http.StatusBadRequest, fmt.Sprintf("ids: must be 1 to %d ids", maxRows))
 	}
-	return in.IDs, nil
+	return nil
 }

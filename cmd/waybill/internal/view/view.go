@@ -184,6 +184,9 @@ func BlockedOf(b admin.Blocked) Blocked {
 type Changed struct {
 	IDs     []waybill.ID `json:"ids"`
 	Refused []Refused    `json:"refused,omitempty"`
+	// Left is, after a change of the dead letters with a cause, the number of
+	// those that remain: refused ones, and those above the limit.
+	Left *int64 `json:"left,omitempty"`
 }
 
 // Refused is a dead letter that could not be replayed, with the pending event
