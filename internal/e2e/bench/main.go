@@ -10,6 +10,7 @@
 //	go run ./internal/e2e/bench conditions  the cost of old snapshots and blocked aggregates
 //	go run ./internal/e2e/bench destinations  the cost of several destinations, also if one is down
 //	go run ./internal/e2e/bench tenants   the latency of a quiet tenant while another one floods the outbox
+//	go run ./internal/e2e/bench outboxes  many outboxes whose relays run in one process
 //	go run ./internal/e2e/bench apart     the latency while the relay is another process
 //	go run ./internal/e2e/bench brokers   the publish rate of a relay for each broker, beside its client library by hand
 //	go run ./internal/e2e/bench idempotency  the cost of a key for its request
@@ -81,6 +82,7 @@ var commands = []command{
           of the others, and their latency (PostgreSQL)`, prepareDestinations},
 	{"tenants", `the time from commit to handler for quiet tenants while another tenant floods the outbox, beside the same without the flood
           (PostgreSQL)`, prepareTenants},
+	{"outboxes", `the cost and the speed of 1, 10 and 100 outboxes whose relays run in one process (PostgreSQL)`, prepareOutboxes},
 	{"relay", `a relay in a process of its own, over tables that exist; other commands start it`, prepareRelay},
 	{"brokers", `the publish rate of a relay for each broker, every event confirmed, beside the client library publishing the same messages
           by hand; with the outbox in memory and in PostgreSQL`, prepareBrokers},
