@@ -57,7 +57,7 @@ func (s *backend) Backlog(number int) driver.Backlog {
 func (s *backend) newBacklog(number int) *backlog {
 	l := backlogLayout(number)
 	b := &backlog{store: s, own: newBacklogStatements(s.cfg, number), number: number, base: l.base()}
-	b.queue.init(s.db, s.cfg, l)
+	b.queue.init(s.db, s.cfg, l, s.primaries)
 	return b
 }
 

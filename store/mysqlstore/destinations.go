@@ -42,7 +42,7 @@ FROM {destination} ORDER BY number`),
 		freeAll:      r(`UPDATE {lane} SET owner = NULL, token = NULL, dirty = 1 WHERE owner IS NOT NULL`),
 		countHistory: r(`SELECT COUNT(*) FROM {history} AS o WHERE {fits}`),
 
-		raiseAll:  r(`UPDATE {lane} SET epoch = epoch + ` + strconv.FormatInt(driver.RestoreEpochs, 10) + `, owner = NULL, token = NULL, dirty = 1`),
+		raiseAll:  r(`UPDATE {lane} SET epoch = epoch + ?, owner = NULL, token = NULL, dirty = 1`),
 		forgetAll: r(`DELETE FROM {node}`),
 		// A row without an event, like the placeholder of a delayed event: it
 		// makes AUTO_INCREMENT draw higher numbers from then on.
@@ -201,12 +201,10 @@ func (s *backend) Restored(ctx context.Context, force bool) error {
 		if err := s.noRelay(ctx, tx); err != nil && !force {
 			return err
 		}
-		for _, statement := range []string{s.sql.raiseAll, s.sql.forgetAll} {
-			if _, err := tx.ExecContext(ctx, statement); err != nil {
-				return err
-			}
+		if err := s.raiseLanes(ctx, tx, driver.RestoreEpochs); err != nil {
+			return err
 		}
-		if err := s.raiseHighest(ctx, tx); err != nil {
+		if _, err := tx.ExecContext(ctx, s.sql.forgetAll); err != nil {
 			return err
 		}
 		if err := s.raiseSeqs(ctx, tx); err != nil {
@@ -218,7 +216,7 @@ func (s *backend) Restored(ctx context.Context, force bool) error {
 
 // raiseHighest raises the epoch that removed lanes continue from: lanes may
 // have been removed or added since the backup.
-func (s *backend) raiseHighest(ctx context.Context, tx querier) error {
+func (s *backend) raiseHighest(ctx context.Context, tx querier, by int64) error {
 	var last, window int
 	var epoch, highest int64
 	var dirty bool
@@ -228,7 +226,7 @@ func (s *backend) raiseHighest(ctx context.Context, tx querier) error {
 	if err := each(ctx, tx, s.sql.readSetting, []any{highestEpoch}, nil, &highest); err != nil {
 		return err
 	}
-	value := strconv.FormatInt(max(highest+driver.RestoreEpochs, epoch), 10)
+	value := strconv.FormatInt(max(highest+by, epoch), 10)
 	_, err := tx.ExecContext(ctx, s.sql.setSetting, highestEpoch, value, value)
 	return err
 }
@@ -236,7 +234,7 @@ func (s *backend) raiseHighest(ctx context.Context, tx querier) error {
 // raiseSeqs raises the seq that the outbox issues next.
 func (s *backend) raiseSeqs(ctx context.Context, tx querier) error {
 	var highest int64
-	if err := each(ctx, tx, s.sql.drawn, nil, nil, &highest); err != nil {
+	if err := each(ctx, tx, s.sql.drawn, nil, nil, &highest, new(sql.RawBytes)); err != nil {
 		return err
 	}
 	issued, err := s.issued(ctx, tx)

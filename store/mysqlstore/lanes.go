@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -43,6 +44,9 @@ func (s *backend) Heartbeat(ctx context.Context, node store.Node, lease time.Dur
 	if other != "" {
 		return store.Membership{}, fmt.Errorf("mysqlstore: %w: %q", waybill.ErrOtherRelay, other)
 	}
+	if err := s.beat(ctx); err != nil {
+		return store.Membership{}, err
+	}
 	slices.SortFunc(m.Nodes, func(a, b store.Node) int { return bytes.Compare(a.ID[:], b.ID[:]) })
 	slices.SortFunc(m.Lanes, func(a, b store.LaneState) int { return a.Lane - b.Lane })
 	return m, nil
@@ -60,9 +64,10 @@ type laneRow struct {
 // takes them with one statement that names the epochs it read: no lock is held
 // while a client may be paused. The statement waits for settlements in
 // progress, which lock the lane's row. A lane that another node took or
-// released in between has another epoch or owner, and is left alone.
+// released in between has another epoch or owner, and is left alone. So is a
+// lane on another server than the one that was read.
 func (s *backend) Acquire(ctx context.Context, node store.Node, lanes []int, window int) ([]driver.Lease, error) {
-	free, err := s.freeLanes(ctx, node, lanes)
+	free, at, err := s.freeLanes(ctx, node, lanes)
 	if err != nil || len(free) == 0 {
 		return nil, err
 	}
@@ -83,13 +88,14 @@ func (s *backend) Acquire(ctx context.Context, node store.Node, lanes []int, win
 	}
 	// The statement locks the lanes' rows in the order of the primary key, as a
 	// settlement does.
-	query := s.sql.take(len(free)) + where.String() + ` ORDER BY lane`
-	args := append(append([]any{node.ID[:]}, tokens...), window)
+	query := s.sql.take(len(free)) + where.String() + `) ORDER BY lane`
+	args := append(append([]any{node.ID[:]}, tokens...), window, []byte(at.server))
 	res, err := s.db.ExecContext(ctx, query, append(args, which...)...)
 	if err != nil {
 		return nil, s.explain(err)
 	}
 	if n, err := res.RowsAffected(); err != nil || int(n) == len(free) {
+		s.primaries.acquired(leases, at.term)
 		return leases, err
 	}
 	// Another node took some of the lanes first: those have another token.
@@ -100,30 +106,36 @@ func (s *backend) Acquire(ctx context.Context, node store.Node, lanes []int, win
 	if err != nil {
 		return nil, s.explain(err)
 	}
-	return slices.DeleteFunc(leases, func(l driver.Lease) bool { return !held[l.Token] }), nil
+	leases = slices.DeleteFunc(leases, func(l driver.Lease) bool { return !held[l.Token] })
+	s.primaries.acquired(leases, at.term)
+	return leases, nil
 }
 
-// freeLanes returns the given lanes that no live node owns, in order.
-func (s *backend) freeLanes(ctx context.Context, node store.Node, lanes []int) ([]laneRow, error) {
-	var free []laneRow
+// freeLanes returns the given lanes that no live node owns, in order, and the
+// standing of the server.
+func (s *backend) freeLanes(ctx context.Context, node store.Node, lanes []int) (free []laneRow, at standing, err error) {
+	var text, own string
 	var row laneRow
 	self := false
-	err := each(ctx, s.db, s.sql.laneStates, []any{node.ID[:]}, func() {
+	err = each(ctx, s.db, s.sql.laneStates, []any{node.ID[:]}, func() {
 		switch {
 		case row.lane < 0:
-			self = row.live
+			self, own = row.live, text
 		case !row.live && slices.Contains(lanes, row.lane):
 			free = append(free, row)
 		}
-	}, &row.lane, &row.epoch, &row.owner, &row.dirty, &row.window, &row.live)
+	}, &row.lane, &row.epoch, &row.owner, &row.dirty, &row.window, &row.live, &text)
+	if err == nil {
+		err = errors.Join(at.scan(own), s.primaries.check(at, nil))
+	}
 	if err != nil {
-		return nil, s.explain(err)
+		return nil, at, s.explain(err)
 	}
 	if !self {
-		return nil, fmt.Errorf("mysqlstore: acquire: %w: the node has no live lease", waybill.ErrLeaseLost)
+		return nil, at, fmt.Errorf("mysqlstore: acquire: %w: the node has no live lease", waybill.ErrLeaseLost)
 	}
 	slices.SortFunc(free, func(a, b laneRow) int { return a.lane - b.lane })
-	return free, nil
+	return free, at, nil
 }
 
 func ownerArg(owner scanID) any {
@@ -136,7 +148,7 @@ func ownerArg(owner scanID) any {
 // take returns the statement that takes n lanes, without its conditions.
 // Primary key of lane.
 func (st statements) take(n int) string {
-	return st.takeLanes + `CASE lane` + strings.Repeat(` WHEN ? THEN ?`, n) + ` END, in_flight = ?, dirty = 0 WHERE `
+	return st.takeLanes + `CASE lane` + strings.Repeat(` WHEN ? THEN ?`, n) + ` END, in_flight = ?, dirty = 0 WHERE ` + serverName + ` = ? AND (`
 }
 
 // Release implements [driver.Lanes].

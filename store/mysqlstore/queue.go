@@ -26,11 +26,14 @@ type queue struct {
 	// final reports that every row has one more column: whether it has failed
 	// for good.
 	final bool
+	// primaries are those of the store.
+	primaries *primaries
 	// The last Fetch of several lanes found many events.
 	deep atomic.Bool
 }
 
-func (q *queue) init(db *sql.DB, cfg Config, l layout) {
+func (q *queue) init(db *sql.DB, cfg Config, l layout, p *primaries) {
+	q.primaries = p
 	q.access, q.sql, q.places, q.final = access{db, cfg}, newQueueStatements(cfg, l), l.places(), !l.isOutbox()
 }
 

@@ -139,7 +139,7 @@ func newQueueStatements(cfg Config, l layout) *queueStatements {
 	r := cfg.replacerOf(l).Replace
 	// The rows of the queue, where a statement finds rows by id.
 	own, final := l.with(` AND `+l.lanes(`o.lane`)), l.with(`, 0`)
-	clock := clockRow + final
+	clock := r(clockRow + final)
 	ready := readColumns + `, ` + micros + `o.available_at), ` + l.tried()
 	s := &queueStatements{
 		clock: clock,

@@ -14,10 +14,12 @@ import (
 	"github.com/waybillhq/waybill/store/driver"
 )
 
-// page reads whole rows, with a statement whose first row is the clock row.
+// page reads whole rows, with a statement whose first row is the clock row. It
+// refuses rows of another primary than that of the last heartbeat.
 func (q *queue) page(ctx context.Context, query string, args ...any) (driver.Page, error) {
 	var p driver.Page
 	var rec eventrow.Record
+	var at standing
 	final := false
 	dest := q.rowDest(&rec, &final)
 	err := eachUntil(ctx, q.db, query, args, func() error {
@@ -26,10 +28,13 @@ func (q *queue) page(ctx context.Context, query string, args ...any) (driver.Pag
 		rec.Reset()
 		if row.Lane < 0 {
 			p.Now = row.CreatedAt
-			return nil
+			return at.scan(row.LastError)
 		}
 		return p.Add(row)
 	}, dest...)
+	if err == nil {
+		err = q.primaries.check(at, p.Rows)
+	}
 	if err != nil {
 		return driver.Page{}, q.explain(err)
 	}

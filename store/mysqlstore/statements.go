@@ -22,6 +22,7 @@ type statements struct {
 	probe                         [2]string
 	found                         string
 	laneStates, heartbeat         string
+	standing                      string
 	forgetNode, lanesOf           string
 	takeLanes, freeLanes          string
 	drawn, definition, writers    string
@@ -54,13 +55,14 @@ const (
 
 // readColumns are the columns of every read of whole rows, in the order of
 // eventrow's Record. The clock row has lane -1 and the current time in
-// created_at, so that a page without rows has a time, too.
+// created_at, so that a page without rows has a time, too. Its last_error is
+// the standing of the server.
 var (
 	readColumns = readable()
 	clockRow    = `SELECT -1 AS lane, 0 AS seq, x'' AS id, x'' AS type, NULL AS aggregate_type, NULL AS aggregate_id, NULL AS tenant_id,
  NULL AS topic, NULL AS routing_key, NULL AS schema_id, 0 AS schema_version, NULL AS dedup_key, NULL AS occurred_at, 0 AS priority,
  NULL AS correlation_id, NULL AS causation_id, NULL AS headers, NULL AS content_type, NULL AS payload, ` + micros + `UTC_TIMESTAMP(6)) AS created_at,
- NULL AS due_at, 0 AS attempts, 0 AS replay, 0 AS holds, NULL AS last_error`
+ NULL AS due_at, 0 AS attempts, 0 AS replay, 0 AS holds, ` + standingColumn + ` AS last_error`
 )
 
 // readable returns the columns of a whole row in forms that the driver does not
@@ -148,16 +150,17 @@ STRAIGHT_JOIN {outbox} AS o FORCE INDEX (PRIMARY) ON o.lane = k.lane AND o.seq =
 		// Primary keys of lane and node. The first row reports whether the node
 		// itself is live.
 		laneStates: r(`SELECT -1 AS lane, 0 AS epoch, NULL AS owner, 0 AS dirty, 0 AS in_flight,
- EXISTS (SELECT 1 FROM {node} WHERE id = ? AND expires_at > UTC_TIMESTAMP(6)) AS live
+ EXISTS (SELECT 1 FROM {node} WHERE id = ? AND expires_at > UTC_TIMESTAMP(6)) AS live, ` + standingColumn + ` AS standing
 UNION ALL SELECT l.lane, l.epoch, l.owner, l.dirty, l.in_flight,
- EXISTS (SELECT 1 FROM {node} AS n WHERE n.id = l.owner AND n.expires_at > UTC_TIMESTAMP(6)) FROM {lane} AS l`),
+ EXISTS (SELECT 1 FROM {node} AS n WHERE n.id = l.owner AND n.expires_at > UTC_TIMESTAMP(6)), '' FROM {lane} AS l`),
+		standing:   r(`SELECT ` + standingColumn),
 		forgetNode: r(`DELETE FROM {node} WHERE id = ?`),
 		lanesOf:    r(`SELECT lane, token FROM {lane} WHERE owner = ?`),
 		takeLanes:  r(`UPDATE {lane} SET owner = ?, epoch = epoch + 1, token = `),
 		freeLanes:  r(`UPDATE {lane} SET owner = NULL, token = NULL, dirty = ? WHERE `),
 
 		// A transaction that has written, or is about to write, holds a lock.
-		drawn:      r(`SELECT COALESCE(MAX(seq), 0) FROM {outbox}`),
+		drawn:      r(`SELECT COALESCE(MAX(seq), 0), ` + standingColumn + ` FROM {outbox}`),
 		definition: r(`SHOW CREATE TABLE {outbox}`),
 		writers:    `SELECT trx_id, trx_rows_modified > 0 OR trx_lock_structs > 0, trx_query FROM information_schema.innodb_trx`,
 

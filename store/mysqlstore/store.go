@@ -33,7 +33,7 @@ func New(db *sql.DB, cfg Config) (*Store, error) {
 		inserts: make(map[shape]*sql.Stmt), wanted: make(map[shape]*sql.Stmt),
 		sessions: make(map[*sql.Tx]*written), backlogs: make(map[int]*backlog),
 	}
-	b.init(db, cfg, layout{})
+	b.init(db, cfg, layout{}, new(primaries))
 	return &Store{backend: b, roles: driver.RolesOf[*sql.Tx](b)}, nil
 }
 

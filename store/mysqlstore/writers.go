@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"database/sql"
+	"errors"
 	"fmt"
 	"regexp"
 	"strconv"
@@ -70,7 +71,12 @@ func (s *backend) openWriters(ctx context.Context) (w driver.WriterState, ok boo
 		return w, false, err
 	}
 	defer conn.Close() //nolint:errcheck // it goes back to the pool
-	if err := each(ctx, conn, s.sql.drawn, nil, func() {}, &w.HighSeq); err != nil {
+	var text string
+	var at standing
+	if err := each(ctx, conn, s.sql.drawn, nil, nil, &w.HighSeq, &text); err != nil {
+		return w, false, err
+	}
+	if err := errors.Join(at.scan(text), s.primaries.check(at, nil)); err != nil {
 		return w, false, err
 	}
 	if w.Issued, err = s.issued(ctx, conn); err != nil {
