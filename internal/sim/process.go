@@ -216,10 +216,16 @@ func (p *process) crash(why string) {
 	p.cancel()
 }
 
-// depths checks the bounds of the relay's memory.
+// depths checks the bounds of the relay's memory. Besides the queue there are
+// urgent events, events of quiet tenants, and a group of suspects that returns
+// to the queue when it is counted.
 func (p *process) depths(info observe.QueueDepthsInfo) {
 	c := &p.w.plan.relay
-	cold := or(c.ColdQueue, 2000) + 64
+	cold := or(c.ColdQueue, 2000)
+	cold += 64 + min(cold, 256)
+	if p.w.plan.tenants > 0 {
+		cold += 64
+	}
 	hot := max(or(c.HotQueue, 1000), 0)
 	if info.Hot > hot || info.Cold > cold {
 		p.w.lock(func(w *world) {
