@@ -291,6 +291,41 @@ func TestCausesOfManyLetters(t *testing.T) {
 	lacks(t, page, "without a cause yet")
 }
 
+// TestCauseBehindManyLetters: the page of a cause has its letters, and changes
+// them, also if more older letters than a page reads have another cause, and if
+// one of them has no stored cause yet.
+func TestCauseBehindManyLetters(t *testing.T) {
+	s := newShop(t)
+	s.cfg.Allow = anything
+	bury := func(n int, text string) {
+		t.Helper()
+		for i := 0; i < n; i += 900 {
+			var events []waybill.Event
+			for range min(n-i, 900) {
+				events = append(events, event("OrderPlaced", ""))
+			}
+			s.write(events...)
+			s.kill(says(text))
+		}
+	}
+	bury(2, "unknown product 1")
+	bury(5100, "status 503: upstream is away")
+	bury(3, "unknown product 2")
+	_, err := s.roles.OutboxAdmin.(driver.Causes).NoteCauses(t.Context(), 10_000)
+	s.must(err)
+	bury(1, "unknown product 3")
+	s.open()
+	path := "/dead?cause=" + driver.CauseOf("unknown product 1")
+	page := s.page(path)
+	has(t, page, "5 letters, the first", "Change all 5", "unknown product 1", "unknown product 2", "Dead letters without a cause yet: 1.")
+	lacks(t, page, "unknown product 3", "status 503", "Only the oldest")
+	f := s.form(page, "replay", `name="all"`)
+	f.Set("number", "5")
+	has(t, s.post("replay", f).text, "Replayed 5 events.")
+	page = s.page("/dead?cause=" + driver.CauseOf("status 503: upstream is away"))
+	has(t, page, "5,100 letters, the first", "Change all 5,000", "Only the oldest 5,000 dead letters are read.")
+}
+
 // TestHostileTexts: nothing that a producer, a consumer or an error wrote can
 // act in the page.
 func TestHostileTexts(t *testing.T) {

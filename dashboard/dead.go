@@ -86,15 +86,46 @@ type scan struct {
 	Records []store.Record
 	// Bounded means that there may be more dead letters.
 	Bounded bool
+	// ByCause means that the records are only those with the selected cause:
+	// the stored ones, and those among the oldest letters.
+	ByCause bool
 }
 
 // scan reads dead letters without their payloads, at most scanRows, oldest
-// first.
+// first. If there are more, the oldest need not include those of the selected
+// cause, which are read by their stored cause then.
 func (s selection) scan(ctx context.Context, rows *admin.Outbox) (scan, error) {
+	oldest, err := scanPages(func(after int64) (admin.Page, error) { return rows.List(ctx, store.Dead, s.Filter, after, scanPage) })
+	if err != nil || !oldest.Bounded || s.Cause == "" || s.Filter != (store.Filter{}) {
+		return oldest, err
+	}
+	stored, err := scanPages(func(after int64) (admin.Page, error) { return rows.ListCause(ctx, s.Cause, after, scanPage) })
+	switch {
+	case errors.Is(err, admin.ErrNoCauses):
+		return oldest, nil
+	case err != nil:
+		return stored, err
+	}
+	known := make(map[waybill.ID]bool)
+	for _, r := range stored.Records {
+		known[r.ID] = true
+	}
+	for _, r := range s.of(oldest.Records) {
+		if !known[r.ID] { // without a stored cause yet
+			stored.Records = append(stored.Records, r)
+		}
+	}
+	slices.SortFunc(stored.Records, func(a, b store.Record) int { return cmp.Compare(a.Seq, b.Seq) })
+	stored.ByCause = true
+	return stored, nil
+}
+
+// scanPages reads the pages of a list.
+func scanPages(list func(after int64) (admin.Page, error)) (scan, error) {
 	var out scan
 	bytes := 0
 	for after := int64(0); ; {
-		page, err := rows.List(ctx, store.Dead, s.Filter, after, scanPage)
+		page, err := list(after)
 		if err != nil {
 			return out, err
 		}
@@ -184,10 +215,12 @@ func (d *Dashboard) dead(p *page) (any, error) {
 		return nil, err
 	}
 	v.Groups, v.Scanned, v.Bounded, v.Matching = group(found.Records), len(found.Records), found.Bounded, int64(len(found.Records))
-	if v.Bounded && v.Filter == (store.Filter{}) { // the groups are not of all letters
+	v.choose()
+	if (v.Bounded || found.ByCause) && v.Filter == (store.Filter{}) { // the groups are not of all letters
 		if err := v.stored(p.ctx, rows); err != nil {
 			return nil, err
 		}
+		v.choose()
 	}
 	if v.Bounded && v.Cause == "" {
 		if v.Matching, err = rows.Count(p.ctx, store.Dead, v.Filter); err != nil {
@@ -197,11 +230,6 @@ func (d *Dashboard) dead(p *page) (any, error) {
 	letters := v.of(found.Records)
 	if v.Cause != "" {
 		v.Matching = int64(len(letters))
-		for _, g := range v.Groups {
-			if g.ID == v.Cause {
-				v.Chosen = g
-			}
-		}
 	}
 	v.Bulk = len(letters)
 	if n := len(letters); n > 0 {
@@ -209,6 +237,18 @@ func (d *Dashboard) dead(p *page) (any, error) {
 	}
 	v.Letters, v.Next = cut(letters, p.query("after"))
 	return v, nil
+}
+
+// choose sets the group of the selected cause, if it is known.
+func (v *deadView) choose() {
+	if v.Cause == "" {
+		return
+	}
+	for _, g := range v.Groups {
+		if g.ID == v.Cause {
+			v.Chosen = g
+		}
+	}
 }
 
 // groupRows is the maximum number of causes of a page.
