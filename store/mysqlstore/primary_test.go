@@ -350,6 +350,7 @@ func testChangesOfOneServer(t *servers) {
 	t.at.Store(a)
 	t.relay().beat()
 	r.refuses("failed over")
+	r.blind("failed over")
 	r.refused("failed over", "term 3", "term 1")
 	if epoch, owned := r.beat(); epoch != 2*driver.RestoreEpochs+1 || owned {
 		t.Errorf("epoch %d, owned %v", epoch, owned)
