@@ -3,11 +3,10 @@ package rabbitbroker
 import (
 	"cmp"
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/url"
+	"strings"
 	"sync"
 	"time"
 
@@ -63,55 +62,29 @@ type Broker struct {
 	url  string // to redact its secrets in errors
 	dial Dial
 	cfg  Config
+	// attempt bounds the connection to one host: a host that hangs accepts
+	// connections and never answers.
+	attempt time.Duration
 
 	mu     sync.Mutex
 	link   *link // connection of the sinks; nil until needed
 	closed bool
 }
 
-// Address returns a URL in the client's form, and the TLS config of its
-// parameters, or nil. amqps:// URLs may have the parameters ca, cert and key,
-// which name PEM files, and insecure=true, which accepts any certificate.
-func Address(text string) (string, *tls.Config, error) {
-	if _, err := amqp.ParseURI(text); err != nil {
-		return "", nil, err
-	}
-	u, err := url.Parse(text)
-	if err != nil {
-		return "", nil, err
-	}
-	if u.RawQuery == "" {
-		return text, nil, nil
-	}
-	query := u.Query()
-	secure, err := driver.TakeTLS(query, nil)
-	if err != nil {
-		return "", nil, err
-	}
-	if secure != nil && u.Scheme != "amqps" {
-		return "", nil, errors.New("parameters ca, cert, key and insecure require amqps://")
-	}
-	u.RawQuery = query.Encode()
-	return u.String(), secure, nil
-}
-
 // Open connects to a broker: amqp://user:password@host:port/vhost, or amqps://
-// for TLS; see [Address]. Open returns an error if the broker is unreachable.
+// for TLS; see [Dialer]. Open returns an error if no host is reachable.
 // Connections that are lost later are restored automatically.
 func Open(ctx context.Context, url string, cfg Config) (*Broker, error) {
 	cfg, err := cfg.complete()
 	if err != nil {
 		return nil, err
 	}
-	bare, secure, err := Address(url)
+	all, err := hostsOf(url)
 	if err != nil {
 		return nil, driver.RedactError(fmt.Errorf("rabbitbroker: URL: %w", err), url)
 	}
-	driver.WarnInsecure(cmp.Or(cfg.Logger, slog.Default()), secure, url)
-	b := &Broker{url: url, cfg: cfg, dial: func(_ context.Context, config amqp.Config) (*amqp.Connection, error) {
-		config.TLSClientConfig = secure.Clone() // the client sets the server name in it
-		return amqp.DialConfig(bare, config)
-	}}
+	b := &Broker{url: strings.Join(all.urls, ","), cfg: cfg, dial: all.dial, attempt: cfg.PublishTimeout / time.Duration(len(all.urls))}
+	driver.WarnInsecure(cmp.Or(cfg.Logger, slog.Default()), all.secure, b.url)
 	if _, err := b.connected(ctx); err != nil {
 		return nil, b.hide(fmt.Errorf("rabbitbroker: connect: %w", err))
 	}
@@ -140,7 +113,7 @@ func New(dial Dial, cfg Config) (*Broker, error) {
 	if dial == nil {
 		return nil, errors.New("rabbitbroker: dial: nil")
 	}
-	return &Broker{cfg: cfg, dial: dial}, nil
+	return &Broker{cfg: cfg, dial: dial, attempt: cfg.PublishTimeout}, nil
 }
 
 // Close closes the connection of the sinks. Sources close their own.

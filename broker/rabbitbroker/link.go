@@ -33,7 +33,7 @@ func dial(ctx context.Context, b *Broker) (*link, error) {
 	cfg := b.cfg
 	l := &link{}
 	l.gone, l.end = context.WithCancelCause(context.WithoutCancel(ctx))
-	dialer := net.Dialer{Timeout: cfg.PublishTimeout}
+	dialer := net.Dialer{Timeout: b.attempt}
 	var mu sync.Mutex
 	done := make(chan struct{})
 	var err error
@@ -48,9 +48,12 @@ func dial(ctx context.Context, b *Broker) (*link, error) {
 				}
 				mu.Lock()
 				defer mu.Unlock()
+				if l.raw != nil { // of a host that did not answer
+					_ = l.raw.Close()
+				}
 				l.raw = raw
 				// The client clears the deadline after the handshake.
-				return raw, raw.SetDeadline(time.Now().Add(cfg.PublishTimeout))
+				return raw, raw.SetDeadline(time.Now().Add(b.attempt))
 			},
 		})
 	}()

@@ -39,7 +39,8 @@ type SourceConfig struct {
 	// aggregate is lost. Defaults to false.
 	Shared bool
 	// DeadLetter is the queue for messages that can never be handled. It is
-	// declared. Defaults to the queue's name and ".dead".
+	// declared: durable, and replicated unless Classic is set. An existing
+	// queue is used unchanged. Defaults to the queue's name and ".dead".
 	DeadLetter string
 	// Receive configures how messages are passed to the consumer. Deferred
 	// messages stay in memory, unacknowledged; RabbitMQ's consumer_timeout, 30
@@ -136,6 +137,9 @@ func (s *Source) prepare(l *link) (*session, error) {
 	if err := s.declare(ch); err != nil {
 		return nil, err
 	}
+	if err := s.declareDead(l); err != nil {
+		return nil, err
+	}
 	limit := s.cfg.Receive.MaxInFlight
 	if limit == 0 {
 		limit = 1024
@@ -176,6 +180,26 @@ func (s *Source) declare(ch *amqp.Channel) error {
 			return err
 		}
 	}
-	_, err := ch.QueueDeclare(s.cfg.DeadLetter, true, false, false, false, nil)
-	return err
+	return nil
+}
+
+// declareDead declares the queue of dead letters, replicated like that of the
+// messages: with its only server, a queue that is not would stop the source. An
+// existing queue with other properties is used unchanged.
+func (s *Source) declareDead(l *link) error {
+	ch, err := l.conn.Channel()
+	if err != nil {
+		return err
+	}
+	args := amqp.Table{}
+	if !s.cfg.Classic {
+		args["x-queue-type"] = "quorum"
+	}
+	if _, err = ch.QueueDeclare(s.cfg.DeadLetter, true, false, false, false, args); err != nil {
+		if exception(err, amqp.PreconditionFailed) {
+			return nil
+		}
+		return err
+	}
+	return ch.Close()
 }

@@ -91,6 +91,9 @@ func openRabbit(ctx context.Context, u *url.URL, cfg SinkConfig) (*Sink, error) 
 	if err != nil {
 		return nil, err
 	}
+	if u, err = withHosts(u, cfg.URL); err != nil {
+		return nil, err
+	}
 	given, address := take(u, "create", "queues")
 	b, err := rabbitbroker.Open(ctx, address, rabbitbroker.Config{Logger: cfg.Logger})
 	if err != nil {

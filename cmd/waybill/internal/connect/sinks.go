@@ -15,7 +15,7 @@ func SinkKinds() []SinkKind {
 			Help: "Kafka. create=true creates missing topics, if the broker permits it; sasl is plain, scram-sha-256 or scram-sha-512", open: openKafka,
 		},
 		{
-			Schemes: []string{"amqp://", "amqps://"}, Form: "amqps://user:password@host:5671/vhost?ca=FILE&create=true",
+			Schemes: []string{"amqp://", "amqps://"}, Form: "amqps://user:password@host:5671,host2:5671/vhost?ca=FILE&create=true",
 			Help: "RabbitMQ. The topic is an exchange, or with queues=true a queue; create=true declares it at its first use", open: openRabbit,
 		},
 		{

@@ -20,14 +20,12 @@ type amqpProbe struct {
 
 func (a *amqpProbe) close() { _ = a.conn.Close() }
 
-func dialAMQP(u *url.URL) (probe, error) {
-	address, secure, err := rabbitbroker.Address(connect.Client(u))
+func dialAMQP(ctx context.Context, u *url.URL) (probe, error) {
+	dial, err := rabbitbroker.Dialer(connect.Client(u))
 	if err != nil { // err may quote the URL
 		return nil, errors.New("rejected by RabbitMQ's client")
 	}
-	conn, err := amqp.DialConfig(address, amqp.Config{
-		TLSClientConfig: secure, Dial: amqp.DefaultDial(5 * time.Second), Properties: amqp.Table{"connection_name": "waybill doctor"},
-	})
+	conn, err := dial(ctx, amqp.Config{Dial: amqp.DefaultDial(5 * time.Second), Properties: amqp.Table{"connection_name": "waybill doctor"}})
 	if err != nil {
 		return nil, err
 	}

@@ -61,7 +61,7 @@ func dial(ctx context.Context, s settings.Sink) (probe, error) {
 	case kafkaSink:
 		p, err = dialKafka(ctx, u)
 	case amqpSink:
-		p, err = dialAMQP(u)
+		p, err = dialAMQP(ctx, u)
 	case redisSink:
 		p, err = dialRedis(ctx, u)
 	case pulsarSink:

@@ -17,7 +17,6 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/waybillhq/waybill/broker"
-	"github.com/waybillhq/waybill/broker/driver"
 	"github.com/waybillhq/waybill/broker/kafkabroker"
 	"github.com/waybillhq/waybill/broker/natsbroker"
 	"github.com/waybillhq/waybill/broker/rabbitbroker"
@@ -209,8 +208,8 @@ func openRabbit(ctx context.Context, s *spec, u *url.URL, log *slog.Logger) (*bu
 	}
 	out := &bus{close: func() { _ = b.Close() }}
 	queue := func(topic string) string { return s.topic(topic) + ".queue" }
-	out.prepare = func(context.Context) error {
-		return s.onRabbit(address, func(_ *amqp.Connection, ch *amqp.Channel) error {
+	out.prepare = func(ctx context.Context) error {
+		return s.onRabbit(ctx, address, func(_ *amqp.Connection, ch *amqp.Channel) error {
 			for _, t := range topics {
 				if err := ch.ExchangeDeclare(s.topic(t), "topic", true, false, false, false, nil); err != nil {
 					return err
@@ -219,8 +218,8 @@ func openRabbit(ctx context.Context, s *spec, u *url.URL, log *slog.Logger) (*bu
 			return nil
 		})
 	}
-	out.remove = func(context.Context) error {
-		return s.onRabbit(address, func(_ *amqp.Connection, ch *amqp.Channel) error {
+	out.remove = func(ctx context.Context) error {
+		return s.onRabbit(ctx, address, func(_ *amqp.Connection, ch *amqp.Channel) error {
 			for _, t := range topics {
 				_, err := ch.QueueDelete(queue(t), false, false, false)
 				_, err2 := ch.QueueDelete(queue(t)+".dead", false, false, false)
@@ -231,9 +230,9 @@ func openRabbit(ctx context.Context, s *spec, u *url.URL, log *slog.Logger) (*bu
 			return nil
 		})
 	}
-	out.version = func(context.Context) string {
+	out.version = func(ctx context.Context) string {
 		version := ""
-		_ = s.onRabbit(address, func(conn *amqp.Connection, _ *amqp.Channel) error { // without a version, the name is enough
+		_ = s.onRabbit(ctx, address, func(conn *amqp.Connection, _ *amqp.Channel) error { // without a version, the name is enough
 			version, _ = conn.Properties["version"].(string)
 			return nil
 		})
@@ -246,18 +245,12 @@ func openRabbit(ctx context.Context, s *spec, u *url.URL, log *slog.Logger) (*bu
 }
 
 // onRabbit runs fn on a connection of its own.
-func (s *spec) onRabbit(address string, fn func(conn *amqp.Connection, ch *amqp.Channel) error) error {
-	u, err := url.Parse(address)
-	if err != nil {
-		return fmt.Errorf("%w: the URL of the broker is malformed", ErrConfig)
-	}
-	query := u.Query()
-	secure, err := driver.TakeTLS(query, nil)
+func (s *spec) onRabbit(ctx context.Context, address string, fn func(conn *amqp.Connection, ch *amqp.Channel) error) error {
+	dial, err := rabbitbroker.Dialer(address)
 	if err != nil {
 		return unreachable(err, s)
 	}
-	u.RawQuery = query.Encode()
-	conn, err := amqp.DialConfig(u.String(), amqp.Config{TLSClientConfig: secure, Dial: amqp.DefaultDial(connectTimeout), Properties: amqp.Table{"connection_name": "waybill soak"}})
+	conn, err := dial(ctx, amqp.Config{Dial: amqp.DefaultDial(connectTimeout), Properties: amqp.Table{"connection_name": "waybill soak"}})
 	if err != nil {
 		return unreachable(err, s)
 	}
