@@ -25,25 +25,42 @@ type Cluster struct {
 	Servers []Server
 }
 
-// runCluster starts an instance with nothing but the nodes.
-func (h *Home) runCluster(ctx context.Context, nodes []node) (*Cluster, error) {
+// runCluster starts an instance with nothing but the servers of a cluster. A
+// stage returns the servers that start together, and begins when the servers of
+// the stage before serve.
+func (h *Home) runCluster(ctx context.Context, stages ...func(in *Instance) []engine) (*Cluster, error) {
 	in, err := h.newInstance(ctx)
 	if err != nil {
 		return nil, err
 	}
-	c := &Cluster{in: in, nodes: nodes}
-	engines := make([]engine, len(nodes))
-	for i, n := range nodes {
-		engines[i] = n
+	c := &Cluster{in: in}
+	for _, stage := range stages {
+		if err = c.add(ctx, stage(in)); err != nil {
+			break
+		}
 	}
-	if err = in.start(ctx, engines); err == nil {
-		c.Servers = in.Servers
+	if err == nil {
 		err = c.Whole(ctx)
 	}
 	if err != nil {
 		return nil, errors.Join(err, c.Stop(context.WithoutCancel(ctx)))
 	}
 	return c, nil
+}
+
+// add starts servers, and adds those that are nodes.
+func (c *Cluster) add(ctx context.Context, engines []engine) error {
+	if err := c.in.start(ctx, engines); err != nil {
+		return err
+	}
+	started := c.in.Servers[len(c.in.Servers)-len(engines):]
+	for i, e := range engines {
+		if n, ok := e.(node); ok {
+			c.nodes = append(c.nodes, n)
+			c.Servers = append(c.Servers, started[i])
+		}
+	}
+	return nil
 }
 
 // Stop ends the servers and removes their data.

@@ -127,9 +127,11 @@ func (h *Home) RunNATS(ctx context.Context, n int) (*Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	var nodes []node
-	for i := range n {
-		nodes = append(nodes, natsNode{number: i + 1, routes: routes})
-	}
-	return h.runCluster(ctx, nodes)
+	return h.runCluster(ctx, func(*Instance) []engine {
+		var nodes []engine
+		for i := range n {
+			nodes = append(nodes, natsNode{number: i + 1, routes: routes})
+		}
+		return nodes
+	})
 }

@@ -75,30 +75,38 @@ func (r rabbitmq) start(at place, ports []int) command {
 	// after the node was killed, and then a second one ends at once.
 	const script = `"$1" -port "$2" -address 127.0.0.1 & exec "$3"`
 	return command{
-		argv: []string{"/bin/sh", "-c", script, "sh", mapper, strconv.Itoa(ports[2]), r.server()},
-		environ: []string{
-			"HOME=" + at.dir, // where the node creates its cookie
-			"RABBITMQ_NODENAME=waybill@localhost",
-			"RABBITMQ_DIST_PORT=" + strconv.Itoa(ports[1]),
-			"ERL_EPMD_PORT=" + strconv.Itoa(ports[2]),
-			"ERL_EPMD_ADDRESS=127.0.0.1",
-			// not the settings of the system's server
-			"RABBITMQ_CONF_ENV_FILE=/dev/null",
-			"RABBITMQ_CONFIG_FILE=" + config,
-			"RABBITMQ_ADVANCED_CONFIG_FILE=" + filepath.Join(at.dir, "advanced.config"),
-			"RABBITMQ_ENABLED_PLUGINS_FILE=" + plugins,
-			"RABBITMQ_MNESIA_BASE=" + at.data,
-			"RABBITMQ_GENERATED_CONFIG_DIR=" + filepath.Join(at.data, "config"),
-			"RABBITMQ_LOG_BASE=" + at.data,
-			"RABBITMQ_LOGS=-",
-			// no shell between this program and the server
-			"RUNNING_UNDER_SYSTEMD=1",
-		},
+		argv:    []string{"/bin/sh", "-c", script, "sh", mapper, strconv.Itoa(ports[2]), r.server()},
+		environ: r.environ(at, "waybill", ports[1], ports[2]),
 		files: map[string]string{
-			config: fmt.Sprintf("listeners.tcp.1 = 127.0.0.1:%d\n"+
-				"log.console = true\nlog.console.level = info\nlog.file = false\n", ports[0]),
+			config:  fmt.Sprintf(rabbitConfig, ports[0]),
 			plugins: "[].\n",
 		},
+	}
+}
+
+// rabbitConfig is the configuration of a node with its port.
+const rabbitConfig = "listeners.tcp.1 = 127.0.0.1:%d\nlog.console = true\nlog.console.level = info\nlog.file = false\n"
+
+// environ returns the variables of a node, with its port for other nodes and
+// that of its port mapper.
+func (rabbitmq) environ(at place, node string, port, mapper int) []string {
+	return []string{
+		"HOME=" + at.dir, // where the node creates its cookie
+		"RABBITMQ_NODENAME=" + node + "@localhost",
+		"RABBITMQ_DIST_PORT=" + strconv.Itoa(port),
+		"ERL_EPMD_PORT=" + strconv.Itoa(mapper),
+		"ERL_EPMD_ADDRESS=127.0.0.1",
+		// not the settings of the system's server
+		"RABBITMQ_CONF_ENV_FILE=/dev/null",
+		"RABBITMQ_CONFIG_FILE=" + filepath.Join(at.dir, "rabbitmq.conf"),
+		"RABBITMQ_ADVANCED_CONFIG_FILE=" + filepath.Join(at.dir, "advanced.config"),
+		"RABBITMQ_ENABLED_PLUGINS_FILE=" + filepath.Join(at.dir, "enabled_plugins"),
+		"RABBITMQ_MNESIA_BASE=" + at.data,
+		"RABBITMQ_GENERATED_CONFIG_DIR=" + filepath.Join(at.data, "config"),
+		"RABBITMQ_LOG_BASE=" + at.data,
+		"RABBITMQ_LOGS=-",
+		// no shell between this program and the server
+		"RUNNING_UNDER_SYSTEMD=1",
 	}
 }
 

@@ -63,6 +63,12 @@ func NATSCluster(tb testing.TB, servers int) *manage.Cluster {
 	return run(tb, func(home *manage.Home) (*manage.Cluster, error) { return home.RunNATS(tb.Context(), servers) })
 }
 
+// RabbitCluster starts a cluster of RabbitMQ servers that end with the test.
+func RabbitCluster(tb testing.TB, servers int) *manage.Cluster {
+	tb.Helper()
+	return run(tb, func(home *manage.Home) (*manage.Cluster, error) { return home.RunRabbitMQ(tb.Context(), servers) })
+}
+
 func start(tb testing.TB, req manage.Request) *manage.Instance {
 	tb.Helper()
 	testserver.Address(tb, req.Only[0])
