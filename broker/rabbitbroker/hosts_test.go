@@ -47,7 +47,7 @@ func TestHosts(t *testing.T) {
 		t.Fatal(err)
 	}
 	all := "amqp://" + u.User.String() + "@" + strings.Join([]string{refuses, hangs, u.Host}, ",") + u.Path
-	s := sink(t, open(t, all, rabbitbroker.Config{PublishTimeout: 3 * time.Second}), rabbitbroker.SinkConfig{})
+	s := sink(t, open(t, all, rabbitbroker.Config{PublishTimeout: 9 * time.Second}), rabbitbroker.SinkConfig{})
 	if err := s.Deliver(t.Context(), []waybill.Delivery{event(topic, "1")})[0]; err != nil {
 		t.Fatal(err)
 	}

@@ -69,6 +69,13 @@ func RabbitCluster(tb testing.TB, servers int) *manage.Cluster {
 	return run(tb, func(home *manage.Home) (*manage.Cluster, error) { return home.RunRabbitMQ(tb.Context(), servers) })
 }
 
+// MySQLGroup starts a replication group of MySQL servers with a single primary
+// that end with the test.
+func MySQLGroup(tb testing.TB, servers int) *manage.Cluster {
+	tb.Helper()
+	return run(tb, func(home *manage.Home) (*manage.Cluster, error) { return home.RunMySQLGroup(tb.Context(), servers) })
+}
+
 func start(tb testing.TB, req manage.Request) *manage.Instance {
 	tb.Helper()
 	testserver.Address(tb, req.Only[0])

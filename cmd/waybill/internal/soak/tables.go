@@ -59,20 +59,25 @@ func (t tables) fill(statement string) string {
 // ownTables are the tables of the soak itself, beside those of Waybill. source
 // has the number of the last event of each aggregate, and ledger every event,
 // both as its producer committed them. account and effect are the consumers'.
-// None has a constraint that would prevent a double effect.
+// None has a constraint that would prevent a double effect. Replication groups
+// of MySQL refuse writes to tables without a primary key: there, "key" is one.
 var ownTables = []string{ //nolint:gochecknoglobals // never changed
 	`CREATE TABLE {source} (name INTEGER PRIMARY KEY, n BIGINT NOT NULL)`,
 	`CREATE TABLE {ledger} (id VARCHAR(40) NOT NULL, name INTEGER NOT NULL, number BIGINT NOT NULL, amount BIGINT NOT NULL, topic VARCHAR(40) NOT NULL,
-		payload BIGINT NOT NULL, headers BIGINT NOT NULL, due_at BIGINT NOT NULL, written_at BIGINT NOT NULL)`,
+		payload BIGINT NOT NULL, headers BIGINT NOT NULL, due_at BIGINT NOT NULL, written_at BIGINT NOT NULL/* key */)`,
 	`CREATE TABLE {account} (name INTEGER PRIMARY KEY, n BIGINT NOT NULL, total BIGINT NOT NULL)`,
-	`CREATE TABLE {effect} (id VARCHAR(40) NOT NULL, name INTEGER NOT NULL, number BIGINT NOT NULL, amount BIGINT NOT NULL, place BIGINT NOT NULL, applied_at BIGINT NOT NULL)`,
-	`CREATE TABLE {request} (name VARCHAR(80) NOT NULL, answer BIGINT NOT NULL)`,
+	`CREATE TABLE {effect} (id VARCHAR(40) NOT NULL, name INTEGER NOT NULL, number BIGINT NOT NULL, amount BIGINT NOT NULL, place BIGINT NOT NULL, applied_at BIGINT NOT NULL/* key */)`,
+	`CREATE TABLE {request} (name VARCHAR(80) NOT NULL, answer BIGINT NOT NULL/* key */)`,
 }
 
 // create creates the soak's own tables.
 func (t tables) create(ctx context.Context, db *sql.DB) error {
+	key := ""
+	if t.kind == connect.MySQL {
+		key = ", row_key BIGINT AUTO_INCREMENT PRIMARY KEY"
+	}
 	for _, statement := range ownTables {
-		if _, err := db.ExecContext(ctx, t.fill(statement)); err != nil {
+		if _, err := db.ExecContext(ctx, t.fill(strings.ReplaceAll(statement, "/* key */", key))); err != nil {
 			return fmt.Errorf("soak: its own tables: %w", err)
 		}
 	}
