@@ -13,7 +13,7 @@ type tab struct {
 	t *testing.T
 }
 
-// open opens a page and checks its outline.
+// open opens a page, and checks its outline and its accessibility.
 func (b tab) open(address string) {
 	b.t.Helper()
 	b.Open(address)
@@ -28,6 +28,7 @@ func (b tab) open(address string) {
 			b.t.Errorf("%s lacks %s", address, what)
 		}
 	}
+	b.Accessible(address)
 	b.Clean(address)
 }
 

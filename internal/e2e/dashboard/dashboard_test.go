@@ -173,8 +173,12 @@ func walk[T any](t *testing.T, db driver.Store[T]) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	audit, err := admin.NewAudit(db, admin.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
 	d, err := dashboard.New(dashboard.Config{
-		Outbox: s.ops, Destinations: s.to, Inbox: groups, Keys: keys, ShowPayloads: true, Interval: 100 * time.Millisecond,
+		Audit: audit, Outbox: s.ops, Destinations: s.to, Inbox: groups, Keys: keys, ShowPayloads: true, Interval: 100 * time.Millisecond,
 		Logger: slog.New(slog.DiscardHandler), Allow: func(*http.Request, dashboard.Action) error { return nil },
 	})
 	if err != nil {
@@ -249,6 +253,8 @@ func changes(b tab, at string, s *shop) {
 	s.until("the letter is delivered", func(all []admin.Destination) bool { return all[0].Rows() == 0 })
 	b.open(at + "events/" + s.dead.String())
 	b.Says("It was delivered ")
+	b.open(at + "audit")
+	b.Says("replay", s.dead.String())
 }
 
 // keyboard reaches the content, the screens and the search without a mouse.
@@ -263,7 +269,7 @@ func keyboard(b tab, at string) {
 		b.t.Errorf("the first stop is %q", got)
 	}
 	seen := map[string]bool{}
-	for range 11 {
+	for range 12 {
 		b.Key(kb.Tab)
 		seen[focus()] = true
 		if !browser.Value[bool](b.Tab, "getComputedStyle(document.activeElement).outlineStyle !== 'none'") {
