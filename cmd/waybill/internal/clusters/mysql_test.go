@@ -94,7 +94,17 @@ func (g *group) fail(ctx context.Context, _ int, served func(ctx context.Context
 	if err := rejoin(ctx); err != nil {
 		return err
 	}
-	return g.Whole(ctx)
+	// A member that was frozen believes for a while that it was never away.
+	return until(ctx, func(ctx context.Context) bool { return g.Whole(ctx) == nil && g.complete(ctx) })
+}
+
+// complete reports whether the primary sees all members.
+func (g *group) complete(ctx context.Context) bool {
+	var n int
+	err := doMySQL(g.Servers[g.primary].DSN, func(db *sql.DB) error {
+		return db.QueryRowContext(ctx, "SELECT COUNT(*) FROM performance_schema.replication_group_members WHERE MEMBER_STATE = 'ONLINE'").Scan(&n)
+	})
+	return err == nil && n == len(g.Servers)
 }
 
 func (g *group) url() string { return fmt.Sprintf("waybill:waybill@tcp(%s)/waybill", g.proxy.Addr()) }
