@@ -80,7 +80,7 @@ func TestOnPostgres(t *testing.T) {
 			"conditions", "-events", "500", "-rate", "200", "-warm", "100ms", "-idle", "100ms", "-turn", "200ms",
 		},
 		"2, one unavailable":         {"destinations", "-events", "500", "-rounds", "1", "-rates", "200", "-turn", "100ms"},
-		"statements/s       server":  {"outboxes", "-counts", "1,3", "-events", "300", "-rate", "200", "-warm", "0s", "-idle", "50ms", "-turn", "100ms"},
+		"memory  connections":        {"outboxes", "-counts", "1,3", "-events", "300", "-rate", "200", "-warm", "0s", "-idle", "50ms", "-turn", "100ms"},
 		"a flood waits at the start": {"tenants", "-flood", "2k", "-rounds", "1", "-rate", "50", "-turn", "200ms"},
 		"mix, 30 % repeats":          {"idempotency", "-rounds", "1", "-turn", "50ms", "-answers", "100", "-only", "mix", "-mix", "30"},
 		"dead letters by cause":      {"dashboard", "-history", "2k", "-dead", "1k", "-rounds", "1"},
