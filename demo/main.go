@@ -15,6 +15,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -39,9 +40,22 @@ The first start compiles SQLite and the demo, which takes about a minute.
 // app is the package of the demo.
 const app = "github.com/waybillhq/waybill/demo/app"
 
-// unoptimized compiles SQLite, which is C translated to Go and most of the
-// work, in half the time.
-const unoptimized = "-gcflags=modernc.org/...=-N -l"
+// quick are the packages that are compiled without optimization, which takes
+// half the time: SQLite, which is C translated to Go, and what this program
+// does not use. What this program uses is compiled already.
+var quick = []string{
+	"compress/...", "crypto/...", "database/...", "encoding/...", "html/...", "log/...", "math/big", "mime/...", "net/...", "regexp/...", "text/...", "vendor/...",
+	"github.com/...", "golang.org/...", "modernc.org/...",
+}
+
+// unoptimized returns the flags for the packages in quick.
+func unoptimized() []string {
+	flags := make([]string, len(quick))
+	for i, pattern := range quick {
+		flags[i] = "-gcflags=" + pattern + "=-N -l"
+	}
+	return flags
+}
 
 // common are packages that the demo needs, and that compile while the others
 // are downloaded.
@@ -83,19 +97,37 @@ func run(args []string) int {
 func compile(program string) error {
 	shown := &progress{began: time.Now(), out: os.Stdout}
 	shown.phase("downloading SQLite, compiling the standard library", 0)
-	var packages []string
-	var downloaded, compiled error
-	var both sync.WaitGroup
-	both.Go(func() { packages, downloaded = goCommand(shown, "list", "-deps", app) })
-	both.Go(func() { _, compiled = goCommand(shown, append([]string{"build", "-v"}, common...)...) })
-	both.Wait()
-	if err := errors.Join(downloaded, compiled); err != nil {
+	packages, err := prepare(shown)
+	if err != nil {
 		return err
 	}
 	shown.phase("compiling", len(packages))
-	// Packages that are compiled already are not reported.
-	_, err := goCommand(shown, "build", "-v", unoptimized, "-ldflags=-s -w", "-o", program, app)
+	// The lines are those of packages that are not compiled yet.
+	err = build(shown, "-ldflags=-s -w", "-o", program, app)
 	shown.end()
+	return err
+}
+
+// prepare compiles what takes long, side by side: the standard library while
+// modules are downloaded, then SQLite, which keeps one core busy to the end. It
+// returns the packages of the demo.
+func prepare(shown *progress) ([]string, error) {
+	var packages []string
+	var sqlite, others error
+	var both sync.WaitGroup
+	both.Go(func() {
+		if packages, sqlite = goCommand(shown, "list", "-deps", app); sqlite == nil {
+			sqlite = build(shown, "modernc.org/sqlite")
+		}
+	})
+	both.Go(func() { others = build(shown, common...) })
+	both.Wait()
+	return packages, errors.Join(sqlite, others)
+}
+
+// build compiles packages.
+func build(shown *progress, args ...string) error {
+	_, err := goCommand(shown, slices.Concat([]string{"build", "-v"}, unoptimized(), args)...)
 	return err
 }
 
