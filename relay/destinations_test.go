@@ -92,10 +92,16 @@ func (p *place) attempts(payload string) []seen {
 // startTo runs a relay with destinations until stop is called.
 func (f *fixture) startTo(cfg relay.Config, destinations ...relay.Destination) (stop func()) {
 	f.Helper()
+	return f.startDestinationsOn(f.db.Driver(), cfg, destinations...)
+}
+
+// startDestinationsOn runs a relay over the roles of a store.
+func (f *fixture) startDestinationsOn(roles driver.Roles[*memstore.Tx], cfg relay.Config, destinations ...relay.Destination) (stop func()) {
+	f.Helper()
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.NewTextHandler(testWriter{f.T}, &slog.HandlerOptions{Level: slog.LevelInfo}))
 	}
-	r, err := relay.NewTo(f.db, cfg, destinations...)
+	r, err := relay.NewTo(roles, cfg, destinations...)
 	if err != nil {
 		f.Fatal(err)
 	}

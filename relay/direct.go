@@ -47,7 +47,7 @@ func (e *engine) route(it *ledger.Item, now time.Time) routing {
 		if !t.takes(ev) {
 			continue
 		}
-		l := t.lanes[it.Lane()]
+		l := t.laneOf(it.Place().Lease)
 		if l == nil { // the lane was lost, which the ledger knows
 			r.direct |= t.bit
 			continue
@@ -220,7 +220,7 @@ func (e *engine) finishDirect(j *job, now time.Time) {
 // lateDelivery notes that an event is diverted while the destination's call is
 // under way.
 func (t *target) lateDelivery(it *ledger.Item, now time.Time) {
-	if l := t.lanes[it.Lane()]; l != nil {
+	if l := t.laneOf(it.Place().Lease); l != nil {
 		l.divert(it.Row().Seq)
 	}
 	t.allBehind("it is slow", now)
@@ -333,7 +333,7 @@ func (t *target) judge(it *ledger.Item, d *waybill.Delivery, err error, took tim
 // divertLane makes the lane of an event behind, and counts the event as one
 // that will be copied.
 func (t *target) divertLane(it *ledger.Item, why string, now time.Time) {
-	if l := t.lanes[it.Lane()]; l != nil {
+	if l := t.laneOf(it.Place().Lease); l != nil {
 		l.divert(it.Row().Seq)
 		t.fallBehind(l, why, now)
 	}
@@ -358,7 +358,7 @@ func (e *engine) undiverted(it *ledger.Item, divert uint32, now time.Time) {
 		if divert&t.bit == 0 {
 			continue
 		}
-		if l := t.lanes[it.Lane()]; l != nil {
+		if l := t.laneOf(it.Place().Lease); l != nil {
 			l.diverted(it.Row().Seq)
 			t.queue.ledger.Appended(it.Lane(), 0, now)
 		}
@@ -372,8 +372,8 @@ func (e *engine) diverted(s *ledger.Settlement, now time.Time) {
 	}
 	for place, number := range s.Diverted() {
 		for _, t := range e.targets {
-			l := t.lanes[place.Lease.Lane]
-			if t.number != number || l == nil || l.lease != place.Lease {
+			l := t.laneOf(place.Lease)
+			if t.number != number || l == nil {
 				continue
 			}
 			l.diverted(place.Seq)

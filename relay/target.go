@@ -88,6 +88,16 @@ func (l *targetLane) diverted(seq int64) {
 	l.copies.remove(seq)
 }
 
+// laneOf returns the lane of an event that was taken under a lease; nil if the
+// node has lost the lane since then. It may have acquired the lane again: what
+// becomes of an event of the former ownership does not concern the new one.
+func (t *target) laneOf(lease driver.Lease) *targetLane {
+	if l := t.lanes[lease.Lane]; l != nil && l.lease == lease {
+		return l
+	}
+	return nil
+}
+
 // mayTake returns the highest seq of the backlog's rows that may be taken now.
 func (t *target) mayTake(lane int) int64 {
 	if l := t.lanes[lane]; l != nil {

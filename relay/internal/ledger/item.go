@@ -114,6 +114,10 @@ func (it *Item) Row() *store.Row { return it.row }
 // Lane returns the number of the item's lane.
 func (it *Item) Lane() int { return it.lane.number }
 
+// Place returns the place of the event, under the lease under which it was
+// taken.
+func (it *Item) Place() Place { return Place{Lease: it.lane.lease, Seq: it.row.Seq} }
+
 // Divert has the settlement of the event copy its row to the backlogs of
 // destinations that have not received the event. It is called before
 // [Ledger.DeliveryEnded], with a result that means success.

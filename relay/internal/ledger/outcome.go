@@ -88,7 +88,7 @@ func (s *Settlement) Diverted() iter.Seq2[Place, int] {
 	return func(yield func(Place, int) bool) {
 		for _, o := range s.outcomes {
 			for _, d := range o.it.diverts {
-				if !yield(Place{Lease: o.it.lane.lease, Seq: o.it.row.Seq}, d.Destination) {
+				if !yield(o.it.Place(), d.Destination) {
 					return
 				}
 			}

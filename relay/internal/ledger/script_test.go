@@ -35,6 +35,7 @@ var elsewhere = map[string]string{
 	"waiting-calls-ask-again":                   "relay",
 	"destinations-that-are-not-called-wait-too": "relay",
 	"backlogs-belong-to-lanes":                  "relay",
+	"results-are-of-one-ownership":              "relay",
 	"writers-carry-the-lane-count":              "store",
 	"dedup-keys-are-taken-in-order":             "store",
 	"committed-asks-open-transactions-first":    "store",
