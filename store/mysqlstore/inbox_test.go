@@ -75,9 +75,10 @@ func findRecord(t testing.TB, s *mysqlstore.Store, in store.InboxEntry) store.In
 func TestAcceptMany(t *testing.T) { onBoth(t, testAcceptMany) }
 
 func testAcceptMany(t *testing.T) {
+	databases := shelve(t)
 	for name, change := range settings {
 		t.Run(name, func(t *testing.T) {
-			s, db := openStore(t, change)
+			s, db := databases.store(t, change)
 			for _, n := range []int{1, 2, 7, 501, 1200} {
 				if n > 100 && change != nil {
 					continue

@@ -13,6 +13,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/waybillhq/waybill/store/drivertest"
+	"github.com/waybillhq/waybill/store/mysqlstore"
 )
 
 // A shelf keeps the databases of tests that have ended. The next test takes one
@@ -63,8 +64,15 @@ func shelve(t *testing.T) *shelf {
 
 // instance returns an instance for the suite.
 func (s *shelf) instance(t *testing.T) drivertest.Instance[*sql.Tx] {
-	db := s.open(t, nil)
-	return instanceOf(t, newStore(t, db), db, nil)
+	store, db := s.store(t, nil)
+	return instanceOf(t, store, db, nil)
+}
+
+// store is [openStore] with a database of the shelf.
+func (s *shelf) store(t *testing.T, change func(*mysql.Config)) (*mysqlstore.Store, *sql.DB) {
+	t.Helper()
+	db := s.open(t, change)
+	return newStore(t, db), db
 }
 
 // open returns a pool on a database with fresh tables, which goes back on the
