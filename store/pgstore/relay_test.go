@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/internal/testserver"
 	"github.com/waybillhq/waybill/relay"
 	"github.com/waybillhq/waybill/relay/relaytest"
 	"github.com/waybillhq/waybill/store/drivertest"
@@ -22,8 +23,13 @@ func TestRelay(t *testing.T) {
 	})
 }
 
-// TestRelaySQL tests the guarantees of the relay over database/sql.
+// TestRelaySQL tests the guarantees of the relay over database/sql. The relay is
+// the same as in TestRelay, and TestConformanceSQL has the contract of every
+// call that it makes.
 func TestRelaySQL(t *testing.T) {
+	if !testserver.Full() {
+		t.Skip("make test-stores-full runs it")
+	}
 	pool := openPool(t, manyConns)
 	features := all
 	features.SavepointAPI = false
