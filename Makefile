@@ -41,7 +41,9 @@ RACE := env CGO_ENABLED=1 go test -race $(NO_RACE) -count=1 -vet=off -ldflags=-s
 # The folders whose tests need the brokers that take long to start. make test
 # builds them, too, and there they skip: internal/e2e/brokers wants Kafka for
 # all its tests, so that the streams over Redis and the like do not run twice.
-BROKER_TESTS := internal/e2e/kafkabroker broker/pulsarbroker internal/e2e/brokers internal/testserver/private cmd/waybill/internal/doctor
+BROKER_TESTS := internal/e2e/kafkabroker broker/pulsarbroker internal/e2e/brokers cmd/waybill/internal/doctor
+# Of these folders make test runs all tests but those of the brokers.
+SOME_BROKER_TESTS := cmd/waybill/internal/command internal/testserver/private
 
 # The folders whose tests take minutes. They go first, so that none of them runs
 # by itself at the end.
@@ -69,7 +71,7 @@ test-deploy: ## check the files of deploy: compose, systemd, Helm, Dockerfile
 .PHONY: test-brokers
 test-brokers: testserver ## test what needs Kafka and Pulsar, which make test leaves out
 	$(WITH_BROKERS) sh -c '$(RACE) $(patsubst %/.,./%/...,$(wildcard $(addsuffix /.,$(BROKER_TESTS)))) && \
-		$(RACE) -run EverySink ./cmd/waybill/internal/command ./cmd/waybill/internal/doctor'
+		$(RACE) -run "EverySink|BrokersComeBack" $(patsubst %/.,./%,$(wildcard $(addsuffix /.,$(SOME_BROKER_TESTS))))'
 
 .PHONY: test-postgres-versions
 test-postgres-versions: testserver ## run the store's suite on every major version of PostgreSQL, besides the system's
