@@ -88,6 +88,7 @@ JOIN "` + schema + `".waybill_history h ON h.id = e.id AND h.xmin = e.xmin`
 		if time.Now().After(deadline) {
 			t.Fatalf("%d of %d events have effect, record and settlement of one transaction; %d were applied", same, many, applied.Load())
 		}
+		<-time.After(5 * time.Millisecond)
 	}
 	cancel()
 	if err := <-done; err != nil {

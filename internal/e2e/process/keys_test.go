@@ -386,6 +386,7 @@ func TestKilledAtAnyTime(t *testing.T) {
 				if time.Now().After(deadline) || !p.Alive() {
 					b.Fatal("nothing is bought")
 				}
+				<-time.After(2 * time.Millisecond)
 			}
 			// killed during its work
 			<-time.After(rand.N(30 * time.Millisecond))
