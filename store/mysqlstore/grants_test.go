@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -346,7 +345,7 @@ func until(t *testing.T, what string, done func() bool) {
 		if time.Now().After(deadline) {
 			t.Fatalf("timeout while waiting for %s", what)
 		}
-		runtime.Gosched()
+		<-time.After(2 * time.Millisecond)
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -109,7 +108,7 @@ func grantedOperator(t *testing.T, db *pgstore.Store, box *outbox.Outbox[pgx.Tx]
 		if time.Now().After(deadline) {
 			t.Fatal("the relay does not deliver")
 		}
-		runtime.Gosched()
+		<-time.After(2 * time.Millisecond)
 	}
 	cancel()
 	must("Run", <-done)

@@ -3,7 +3,6 @@ package pgstore_test
 import (
 	"context"
 	"log/slog"
-	"runtime"
 	"strconv"
 	"sync/atomic"
 	"testing"
@@ -72,7 +71,7 @@ func TestColdQueueBoundsMemory(t *testing.T) {
 			go func() { done <- r.Run(ctx) }()
 			wait := func(what string, ok func() bool) {
 				t.Helper()
-				for deadline := time.Now().Add(time.Minute); !ok(); runtime.Gosched() {
+				for deadline := time.Now().Add(time.Minute); !ok(); <-time.After(time.Millisecond) {
 					if time.Now().After(deadline) {
 						t.Errorf("gave up waiting for %s: %d read, %d with the sink, %d reads", what, read.Load(), sink.held.Load(), reads.Load())
 						return
