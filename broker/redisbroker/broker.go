@@ -6,7 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/url"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -32,36 +32,12 @@ type Broker struct {
 	owned  bool
 }
 
-// Options returns the client options for a URL. In addition to go-redis's
-// parameters, rediss:// URLs may have ca, cert and key, which name PEM files,
-// and insecure=true, which accepts any certificate. Errors may show the URL.
-func Options(text string) (*redis.Options, error) {
-	u, err := url.Parse(text)
-	if err != nil {
-		return nil, err
-	}
-	query := u.Query()
-	secure, err := driver.TakeTLS(query, nil)
-	if err != nil {
-		return nil, err
-	}
-	u.RawQuery = query.Encode()
-	opts, err := redis.ParseURL(u.String())
-	switch {
-	case err != nil:
-		return nil, err
-	case secure != nil && opts.TLSConfig == nil:
-		return nil, errors.New("parameters ca, cert, key and insecure require rediss://")
-	case secure != nil:
-		secure.ServerName = opts.TLSConfig.ServerName
-		opts.TLSConfig = secure
-	}
-	return opts, nil
-}
-
 // Open connects to a server: redis://user:password@host:port/database, or
-// rediss:// for TLS; see [Options]. Open returns an error if the server is
-// unreachable. Connections that are lost later are restored automatically.
+// rediss:// for TLS. With sentinels it connects to the primary that they name,
+// and to its successor after a failover:
+// redis://user:password@host:26379,host2:26379/database?sentinel=NAME; see
+// [Options]. Open returns an error if the server is unreachable. Connections
+// that are lost later are restored automatically.
 func Open(ctx context.Context, url string, cfg Config) (*Broker, error) {
 	if cfg.PoolSize < 0 {
 		return nil, fmt.Errorf("redisbroker: Config.PoolSize: %d is negative", cfg.PoolSize)
@@ -79,7 +55,7 @@ func Open(ctx context.Context, url string, cfg Config) (*Broker, error) {
 	opts.MaxRetries = -1
 	opts.DialerRetries = 1
 	opts.ContextTimeoutEnabled = true
-	client := redis.NewClient(opts)
+	client := redis.NewUniversalClient(opts)
 	b := &Broker{client: client, url: url, owned: true}
 	if err := client.Ping(ctx).Err(); err != nil {
 		return nil, errors.Join(b.hide(fmt.Errorf("redisbroker: connect: %w", err)), client.Close())
@@ -87,7 +63,8 @@ func Open(ctx context.Context, url string, cfg Config) (*Broker, error) {
 	return b, nil
 }
 
-// New returns a broker that uses the caller's client, for Sentinel or Cluster.
+// New returns a broker that uses the caller's client, for settings that a URL
+// does not have.
 // The caller closes the client. The client should not retry commands
 // (MaxRetries: -1), because retries may reorder entries. New does not connect.
 func New(client redis.UniversalClient, cfg Config) (*Broker, error) {
@@ -128,6 +105,13 @@ type SinkConfig struct {
 	// NoCreate does not create streams: events for a missing stream are
 	// deferred. By default Redis creates a stream with its first entry.
 	NoCreate bool
+	// Replicas is the number of replicas that must have received an event
+	// before it counts as delivered (WAIT). A failover loses entries that the
+	// new primary has not received. While fewer replicas answer, events are
+	// deferred, and each attempt adds an entry; min-replicas-to-write of the
+	// server prevents that. Defaults to 0: the primary's confirmation is
+	// enough.
+	Replicas int
 }
 
 // Sink publishes events as entries of streams. It is safe for concurrent use.
@@ -143,6 +127,9 @@ func (b *Broker) Sink(cfg SinkConfig) (*Sink, error) {
 	codec, err := driver.SinkCodec("redisbroker", broker.Redis, cfg.EventSource, names.Checked(cfg.Topics))
 	if err != nil {
 		return nil, err
+	}
+	if cfg.Replicas < 0 {
+		return nil, fmt.Errorf("redisbroker: SinkConfig.Replicas: %d is negative", cfg.Replicas)
 	}
 	return &Sink{b: b, cfg: cfg, codec: codec, table: Failures()}, nil
 }
@@ -175,24 +162,58 @@ func (s *Sink) publish(ctx context.Context, batch []waybill.Delivery, wave []int
 	if pipe.Len() == 0 {
 		return
 	}
+	var received *redis.Cmd
+	if s.cfg.Replicas > 0 {
+		received = pipe.Do(ctx, "WAIT", s.cfg.Replicas, replicaPatience.Milliseconds())
+	}
 	_, failed := pipe.Exec(ctx)
+	lacking := s.lacking(received)
 	for _, i := range wave {
 		if sent[i] == nil {
 			continue
 		}
-		err := sent[i].Err()
-		if err == nil && sent[i].Val() == "" {
-			// Without a connection the client reports an error for the pipeline
-			// and none for its commands. Only an entry's id is a confirmation.
-			err = cmp.Or(failed, errNoAnswer)
-		}
-		if errors.Is(err, redis.Nil) {
-			err = waybill.Unavailable(errNoStream)
-		}
-		if err != nil {
+		if err := cmp.Or(s.refused(sent[i], failed), lacking); err != nil {
 			results[i] = s.table.EventError("redisbroker", s.b.url, &batch[i].Event, err)
 		}
 	}
+}
+
+// refused returns why an entry has no confirmation.
+func (s *Sink) refused(sent *redis.StringCmd, failed error) error {
+	err := sent.Err()
+	if err == nil && sent.Val() == "" {
+		// Without a connection the client reports an error for the pipeline
+		// and none for its commands. Only an entry's id is a confirmation.
+		return cmp.Or(failed, errNoAnswer)
+	}
+	switch {
+	case errors.Is(err, redis.Nil) && s.cfg.NoCreate:
+		return waybill.Unavailable(errNoStream)
+	case errors.Is(err, redis.Nil): // of sentinels that do not know the primary
+		return waybill.Unavailable(err)
+	}
+	return err
+}
+
+// replicaPatience is how long a primary waits for its replicas. It is shorter
+// than the client's default timeout.
+const replicaPatience = time.Second
+
+// lacking returns an error unless enough replicas have received everything that
+// this connection has written. A primary that is replaced while it waits has no
+// answer.
+func (s *Sink) lacking(received *redis.Cmd) error {
+	if received == nil {
+		return nil
+	}
+	n, err := received.Int()
+	switch {
+	case err != nil:
+		return waybill.Unavailable(fmt.Errorf("redisbroker: wait for replicas: %w", err))
+	case n < s.cfg.Replicas:
+		return waybill.Unavailable(fmt.Errorf("redisbroker: %d of %d replicas have received the event", n, s.cfg.Replicas))
+	}
+	return nil
 }
 
 // fieldData and fieldPublishID are the fields of an entry other than attributes

@@ -489,6 +489,8 @@ func TestConfigs(t *testing.T) {
 		"SourceConfig.DeadLetter: a b is one of Streams\nReceiverConfig.Workers: -1 is negative")
 	_, err = b.Sink(redisbroker.SinkConfig{EventSource: "a b"})
 	says(t, err, "redisbroker: SinkConfig.EventSource: not a URI reference of at most 512 printable ASCII characters")
+	_, err = b.Sink(redisbroker.SinkConfig{Replicas: -1})
+	says(t, err, "redisbroker: SinkConfig.Replicas: -1 is negative")
 	_, err = redisbroker.Open(t.Context(), "redis://localhost:1", redisbroker.Config{PoolSize: -1})
 	says(t, err, "redisbroker: Config.PoolSize: -1 is negative")
 	_, err = redisbroker.New(client, redisbroker.Config{PoolSize: 3})
@@ -522,7 +524,7 @@ func TestNew(t *testing.T) {
 		t.Fatal(err)
 	}
 	opts.MaxRetries = -1
-	client := redis.NewClient(opts)
+	client := redis.NewUniversalClient(opts)
 	t.Cleanup(func() { _ = client.Close() })
 	b, err := redisbroker.New(client, redisbroker.Config{})
 	if err != nil {

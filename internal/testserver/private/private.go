@@ -69,6 +69,13 @@ func RabbitCluster(tb testing.TB, servers int) *manage.Cluster {
 	return run(tb, func(home *manage.Home) (*manage.Cluster, error) { return home.RunRabbitMQ(tb.Context(), servers) })
 }
 
+// RedisSentinels starts Redis servers that end with the test, of which one is
+// the primary, and three sentinels, which are the last servers of the cluster.
+func RedisSentinels(tb testing.TB, servers int) *manage.Cluster {
+	tb.Helper()
+	return run(tb, func(home *manage.Home) (*manage.Cluster, error) { return home.RunRedis(tb.Context(), servers) })
+}
+
 // MySQLGroup starts a replication group of MySQL servers with a single primary
 // that end with the test.
 func MySQLGroup(tb testing.TB, servers int) *manage.Cluster {

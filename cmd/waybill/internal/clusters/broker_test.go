@@ -8,6 +8,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/waybillhq/waybill/cmd/waybill/internal/soak"
 	"github.com/waybillhq/waybill/internal/testserver"
 	"github.com/waybillhq/waybill/internal/testserver/manage"
 	"github.com/waybillhq/waybill/internal/testserver/private"
@@ -24,13 +25,15 @@ type brokers struct {
 	// frozen: the leader hangs and continues beside its successor. Otherwise it
 	// is killed.
 	frozen bool
+	// fault replaces the kill of a server, if it is not nil.
+	fault func(ctx context.Context, i int) error
 }
 
 // runBrokers soaks on a cluster of brokers while its leaders fail.
-func runBrokers(t *testing.T, b *brokers, sink string) {
+func runBrokers(t *testing.T, b *brokers, sink string, allowed ...soak.Promise) {
 	t.Helper()
 	b.database = private.Start(t, testserver.PostgresName).DSN
-	run(t, b, b.database, sink)
+	run(t, b, b.database, sink, allowed...)
 }
 
 func (b *brokers) fail(ctx context.Context, n int, served func(ctx context.Context) error) error {
@@ -45,6 +48,9 @@ func (b *brokers) fail(ctx context.Context, n int, served func(ctx context.Conte
 	fault, rejoin := b.Servers[i].Kill, func(ctx context.Context) error { return b.Restart(ctx, i) }
 	if b.frozen {
 		fault, rejoin = b.Servers[i].Freeze, b.Servers[i].Thaw
+	}
+	if b.fault != nil {
+		fault = func(ctx context.Context) error { return b.fault(ctx, i) }
 	}
 	if err := fault(ctx); err != nil {
 		return err

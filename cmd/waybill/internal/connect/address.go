@@ -25,7 +25,7 @@ func SinkAddress(cfg settings.Sink) (*url.URL, error) {
 // Client returns a sink's address without the parameters of this program, as
 // the client library takes it.
 func Client(u *url.URL) string {
-	_, address := take(u, "create", "queues", "existing", "subscriptions")
+	_, address := take(u, "create", "queues", "existing", "subscriptions", "replicas")
 	return address
 }
 

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 
@@ -68,18 +69,39 @@ type silence struct{}
 // Printf implements the client's logger.
 func (silence) Printf(context.Context, string, ...any) {}
 
+// RedisReplicas returns the number of replicas that must have received an event
+// before it counts as delivered.
+func RedisReplicas(u *url.URL) (int, error) {
+	text := u.Query().Get("replicas")
+	if text == "" {
+		return 0, nil
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 0 || n > maxReplicas {
+		return 0, badURL("sink.url", "write redis://host:26379,host2:26379/0?sentinel=NAME&replicas=1", "replicas=%s is not a number from 0 to %d", text, maxReplicas)
+	}
+	return n, nil
+}
+
 func openRedis(ctx context.Context, u *url.URL, cfg SinkConfig) (*Sink, error) {
 	topics, err := templated(redisbroker.Names(), cfg.Topic)
 	if err != nil {
 		return nil, err
 	}
+	replicas, err := RedisReplicas(u)
+	if err != nil {
+		return nil, err
+	}
+	if u, err = withHosts(u, cfg.URL); err != nil {
+		return nil, err
+	}
 	QuietRedis()
-	given, address := take(u, "existing")
+	given, address := take(u, "existing", "replicas")
 	b, err := redisbroker.Open(ctx, address, redisbroker.Config{Logger: cfg.Logger})
 	if err != nil {
 		return nil, unreachable("sink.url", cfg.URL, "check that the server is running, and the user name and password", err)
 	}
-	s, err := b.Sink(redisbroker.SinkConfig{EventSource: cfg.EventSource, Topics: topics, NoCreate: given["existing"] == "true"})
+	s, err := b.Sink(redisbroker.SinkConfig{EventSource: cfg.EventSource, Topics: topics, NoCreate: given["existing"] == "true", Replicas: replicas})
 	if err != nil {
 		return nil, errors.Join(err, b.Close())
 	}

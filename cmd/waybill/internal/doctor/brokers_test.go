@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/url"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -194,6 +195,26 @@ func TestRedisServer(t *testing.T) {
 	do("redis-cli CONFIG SET maxmemory-policy volatile-ttl")
 	do(w.sees("redis eviction", Warn, "time to live", "noeviction"))
 	w.well("redis eviction")
+
+	const replication = "redis replication"
+	w.well(replication)
+	w.set("sink.url", server.DSN+"?replicas=1")
+	w.sees(replication, Fail, "requires 1 replicas, 0 are connected", "INFO replication")
+	replica := private.Start(t, testserver.RedisName)
+	follow := redis.NewClient(&redis.Options{Addr: fmt.Sprintf("127.0.0.1:%d", replica.Port)})
+	defer func() { _ = follow.Close() }()
+	w.must(follow.SlaveOf(t.Context(), "127.0.0.1", strconv.Itoa(server.Port)).Err())
+	w.await("the replica is connected", func() bool {
+		text, err := client.Info(t.Context(), "replication").Result()
+		return err == nil && strings.Contains(text, "state=online")
+	})
+	w.well(replication)
+	w.set("sink.url", server.DSN)
+	w.sees(replication, Warn, "a failover loses accepted events", "replicas=1")
+	do("redis-cli CONFIG SET min-replicas-to-write 1")
+	w.sees(replication, Warn, "min-replicas-max-lag", "replicas=1")
+	do("redis-cli CONFIG SET min-replicas-to-write 0")
+	w.must(follow.SlaveOf(t.Context(), "NO", "ONE").Err())
 
 	w.must(server.Kill(t.Context()))
 	w.sees("sink", Fail, "sink.url", "check that the server is running")

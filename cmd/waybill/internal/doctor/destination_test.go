@@ -79,7 +79,7 @@ func TestSinksOfDestinations(t *testing.T) {
 	}
 	own := names[slices.Index(names, "a: destination"):]
 	if got := strings.Join(own, ", "); got != "a: destination, a: backlog, a: dead letters, a: sink, a: log sink, b: destination, b: backlog, b: dead letters, b: sink, b: webhook, "+
-		"c: destination, c: backlog, c: dead letters, c: sink, c: redis persistence, c: redis eviction" {
+		"c: destination, c: backlog, c: dead letters, c: sink, c: redis persistence, c: redis eviction, c: redis replication" {
 		t.Errorf("the checks are %s", got)
 	}
 	w.write("destinations: {b: {sink: 'https://hooks.example/x'}}\nsink: {secret: whsec_c2VjcmV0LXNlY3JldC1zZWNyZXQtc2VjcmV0}")

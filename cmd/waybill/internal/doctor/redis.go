@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/url"
+	"strconv"
 	"strings"
 
 	"github.com/redis/go-redis/v9"
@@ -12,28 +13,40 @@ import (
 	"github.com/waybillhq/waybill/cmd/waybill/internal/connect"
 )
 
-type redisProbe struct{ client *redis.Client }
+type redisProbe struct {
+	client redis.UniversalClient
+	// replicas is the number that sink.url requires.
+	replicas int
+}
 
 func (r *redisProbe) close() { _ = r.client.Close() }
 
 func dialRedis(ctx context.Context, u *url.URL) (probe, error) {
 	connect.QuietRedis()
+	replicas, err := connect.RedisReplicas(u)
+	if err != nil {
+		return nil, err
+	}
 	opts, err := redisbroker.Options(connect.Client(u))
 	if err != nil { // err may quote the URL
 		return nil, errors.New("rejected by Redis's client")
 	}
-	client := redis.NewClient(opts)
+	client := redis.NewUniversalClient(opts)
 	if err := client.Ping(ctx).Err(); err != nil {
 		_ = client.Close()
 		return nil, err
 	}
-	return &redisProbe{client}, nil
+	return &redisProbe{client, replicas}, nil
 }
 
 func redisChecks() []Check {
 	return []Check{
 		{Name: "redis persistence", For: redisSink, Looks: "`appendonly`, `appendfsync`", Wants: "yes, and always; everysec loses a second", run: redisPersistence},
 		{Name: "redis eviction", For: redisSink, Looks: "`maxmemory-policy`", Wants: "noeviction; other policies may evict streams", run: redisEviction},
+		{
+			Name: "redis replication", For: redisSink, Looks: "`replicas` of `sink.url`, `connected_slaves`, `min-replicas-to-write`",
+			Wants: "replicas=1 where replicas exist; otherwise a failover loses accepted events", run: redisReplication,
+		},
 	}
 }
 
@@ -87,4 +100,36 @@ func redisEviction(ctx context.Context, p *patient) (Finding, error) {
 		return warn(advice, "maxmemory-policy is %s: a full server evicts streams with a time to live", policy), nil
 	}
 	return good("maxmemory-policy is noeviction"), nil
+}
+
+func redisReplication(ctx context.Context, p *patient) (Finding, error) {
+	r, ok := p.sink.(*redisProbe)
+	if !ok {
+		return Finding{}, errors.New("no connection")
+	}
+	text, err := r.client.Info(ctx, "replication").Result()
+	if err != nil {
+		return Finding{}, err
+	}
+	_, rest, _ := strings.Cut(text, "\nconnected_slaves:")
+	number, _, _ := strings.Cut(rest, "\r")
+	connected, err := strconv.Atoi(number)
+	if err != nil {
+		return Finding{}, errors.New("the server does not report connected_slaves")
+	}
+	switch {
+	case connected < r.replicas:
+		return fail("redis-cli INFO replication", "sink.url requires %d replicas, %d are connected: no event counts as delivered", r.replicas, connected), nil
+	case r.replicas > 0:
+		return good("events wait for %d of %d replicas", r.replicas, connected), nil
+	case connected == 0:
+		return good("no replicas"), nil
+	}
+	least, err := p.redisSetting(ctx, "min-replicas-to-write")
+	switch {
+	case err == nil && least != "0":
+		return warn("add replicas=1 to sink.url", "a failover loses accepted events that no replica has received: those of min-replicas-max-lag seconds at most"), nil
+	default: // without the right to read settings, too
+		return warn("add replicas=1 to sink.url", "a failover loses accepted events that no replica has received"), nil
+	}
 }

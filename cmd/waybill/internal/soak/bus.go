@@ -272,7 +272,7 @@ func openRedis(ctx context.Context, s *spec, u *url.URL, log *slog.Logger) (*bus
 	if err != nil {
 		return nil, errors.Join(unreachable(err, s), b.Close())
 	}
-	client := redis.NewClient(opts)
+	client := redis.NewUniversalClient(opts)
 	out := &bus{prepare: func(context.Context) error { return nil }, close: func() { _ = errors.Join(client.Close(), b.Close()) }}
 	out.remove = func(ctx context.Context) error {
 		for _, t := range topics {

@@ -365,6 +365,9 @@ func (w *world) hosts() []string {
 		return nil
 	}
 	port := map[string]string{"nats": "4222", "tls": "4222", "kafka": "9092", "amqp": "5672", "amqps": "5671", "redis": "6379", "rediss": "6379"}[u.Scheme]
+	if u.Query().Has("sentinel") {
+		port = "26379"
+	}
 	var out []string
 	for host := range strings.SplitSeq(hosts, ",") {
 		if _, _, err := net.SplitHostPort(host); err != nil {
