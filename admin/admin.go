@@ -190,6 +190,9 @@ type RecentPage struct {
 	Records []store.Record
 	// Next is the value of before for the next page; zero on the last page.
 	Next waybill.ID
+	// Partial means that the search ended at Next before it had found as many
+	// events as the page may have.
+	Partial bool
 }
 
 // errNoRecent means that the store cannot list delivered events in this order.
@@ -203,22 +206,26 @@ func (d *Outbox) ListsRecent() bool {
 
 // ListRecent returns delivered events that match a filter, in the descending
 // order of their ids, which is nearly that in which they were written: those
-// before an id (zero for the first page), and at most limit of them. It reads
-// no others, unless few match.
-func (d *Outbox) ListRecent(ctx context.Context, f store.Filter, before waybill.ID, limit int) (RecentPage, error) {
+// before an id (zero for the first page), and at most limit of them. A search
+// with a filter ends after scan events; with a scan of 0, at the end of the
+// history.
+func (d *Outbox) ListRecent(ctx context.Context, f store.Filter, before waybill.ID, limit, scan int) (RecentPage, error) {
 	if !d.ListsRecent() {
 		return RecentPage{}, errNoRecent
 	}
 	if limit <= 0 {
 		limit = d.cfg.BatchSize
 	}
-	records, err := d.db.(driver.Recent).ListRecent(ctx, f, before, limit)
+	if f == (store.Filter{}) {
+		scan = 0
+	}
+	records, floor, err := d.db.(driver.Recent).ListRecent(ctx, f, before, limit, max(scan, 0))
 	if err != nil {
 		return RecentPage{}, fmt.Errorf("admin: listing delivered events: %w", err)
 	}
-	p := RecentPage{Records: records}
+	p := RecentPage{Records: records, Next: floor, Partial: !floor.IsZero()}
 	if len(records) == limit {
-		p.Next = records[limit-1].ID
+		p.Next, p.Partial = records[limit-1].ID, false
 	}
 	return p, nil
 }

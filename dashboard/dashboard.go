@@ -93,6 +93,9 @@ const (
 	streamsAtOnce = 16
 	// pageRows is the maximum number of rows of a list.
 	pageRows = 50
+	// searchRows is the maximum number of delivered events that a page searches
+	// for those of a filter, because a history has an index on the id only.
+	searchRows = 20_000
 	// formBytes is the maximum size of a form.
 	formBytes = 1 << 20
 )
@@ -115,6 +118,8 @@ type Dashboard struct {
 	shared  shared
 	closing sync.Once
 	closed  chan struct{}
+	// searchRows is the constant, except in tests.
+	searchRows int
 }
 
 // New returns a dashboard. The error lists every invalid field.
@@ -125,7 +130,7 @@ func New(cfg Config) (*Dashboard, error) {
 	}
 	d := &Dashboard{
 		cfg: cfg, origins: http.NewCrossOriginProtection(), busy: make(chan struct{}, pagesAtOnce), streams: make(chan struct{}, streamsAtOnce),
-		closed: make(chan struct{}),
+		closed: make(chan struct{}), searchRows: searchRows,
 	}
 	if d.pages, err = parse(); err != nil {
 		return nil, fmt.Errorf("dashboard: %w", err)

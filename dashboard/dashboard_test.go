@@ -245,6 +245,24 @@ func TestDeliveredEvents(t *testing.T) {
 	if len(few) != 20 || few[0] != ids[1] || few[1] != ids[4] || end != "" {
 		t.Errorf("the page of one type has %v, then %q", few, end)
 	}
+	// A search ends after 25 events, whether it has found any or not.
+	s.dash.SearchRows(25)
+	found, next := listed("/events?state=delivered&type=OrderPaid")
+	has(t, s.page("/events?state=delivered&type=OrderPaid"), "Searched the delivered events back to", "Search further back")
+	for i := 0; next != "" && i < 3; i++ {
+		var more []string
+		more, next = listed(next)
+		found = append(found, more...)
+	}
+	if !slices.Equal(found, few) {
+		t.Errorf("the steps of a search found %v, want %v", found, few)
+	}
+	if found, next = listed("/events?type=OrderPaid"); len(found) != 8 || !strings.Contains(next, "state=delivered") {
+		t.Errorf("the page of all states has %v, then %q", found, next)
+	}
+	if none := s.page("/events?type=Unknown"); strings.Contains(none, "No event matches") {
+		t.Error("a search that has not ended found that no event matches")
+	}
 	if a := s.get("/events?state=delivered&after=17"); a.status != http.StatusBadRequest {
 		t.Errorf("a position that is no id: status %d", a.status)
 	}

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/admin"
@@ -44,9 +45,9 @@ type choice struct {
 	Current     bool
 }
 
-// Any reports whether an event was found.
+// Any reports whether an event was found, or may be found further back.
 func (v *eventsView) Any() bool {
-	return slices.ContainsFunc(v.Found, func(s section) bool { return len(s.Records) > 0 })
+	return slices.ContainsFunc(v.Found, func(s section) bool { return len(s.Records) > 0 || !s.Searched.IsZero() })
 }
 
 // section are events in one state.
@@ -59,6 +60,9 @@ type section struct {
 	More bool
 	// Newest: the newest event is the first, and not the oldest.
 	Newest bool
+	// Searched is the time that the search of a filter reached, if it ended
+	// before it found all events of the page. Next continues it.
+	Searched time.Time
 }
 
 // toEvent leads to the page of an event whose id was typed.
@@ -100,10 +104,10 @@ func (d *Dashboard) events(p *page) (any, error) {
 			after, limit = "", stateRows
 		}
 		s := section{Name: one.Name, Title: one.Title, Newest: one.state == store.Delivered && rows.ListsRecent()}
-		if err := s.read(p.ctx, rows, one.state, f, after, limit); err != nil {
+		if err := s.read(p.ctx, rows, one.state, f, after, limit, d.searchRows); err != nil {
 			return nil, err
 		}
-		if v.State == "" {
+		if v.State == "" && s.Searched.IsZero() {
 			s.More, s.Next = s.Next != "", ""
 		}
 		v.Found = append(v.Found, s)
@@ -114,8 +118,9 @@ func (d *Dashboard) events(p *page) (any, error) {
 	return v, nil
 }
 
-// read reads the events of the section after a position.
-func (s *section) read(ctx context.Context, rows *admin.Outbox, state store.State, f store.Filter, after string, limit int) error {
+// read reads the events of the section after a position. A search of delivered
+// events ends after scan events.
+func (s *section) read(ctx context.Context, rows *admin.Outbox, state store.State, f store.Filter, after string, limit, scan int) error {
 	if !s.Newest {
 		from, err := position(after)
 		if err != nil {
@@ -134,9 +139,12 @@ func (s *section) read(ctx context.Context, rows *admin.Outbox, state store.Stat
 			return refuse(http.StatusBadRequest, "The position of the page is not the id of an event.")
 		}
 	}
-	list, err := rows.ListRecent(ctx, f, before, limit)
+	list, err := rows.ListRecent(ctx, f, before, limit, scan)
 	if s.Records = list.Records; !list.Next.IsZero() {
 		s.Next = list.Next.String()
+	}
+	if list.Partial {
+		s.Searched = list.Next.Time()
 	}
 	return err
 }

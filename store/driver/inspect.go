@@ -45,7 +45,10 @@ type Recent interface {
 	// ListRecent returns delivered events that match the filter and whose ids
 	// are lower than before, the highest id first, at most limit. The zero id
 	// is higher than all.
-	ListRecent(ctx context.Context, f store.Filter, before waybill.ID, limit int) ([]store.Record, error)
+	//
+	// It searches only the highest scan ids below before, or all with a scan of
+	// 0. floor is the lowest id of those, or zero if there are no more.
+	ListRecent(ctx context.Context, f store.Filter, before waybill.ID, limit, scan int) (found []store.Record, floor waybill.ID, err error)
 }
 
 // BeforeID returns the argument before of [Recent.ListRecent] as an id that

@@ -1,6 +1,7 @@
 package drivertest
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -190,7 +191,7 @@ func listsPages[T any](ctx context.Context, t tb, b *env[T]) {
 }
 
 // listsRecent compares ListRecent, if the store has it, with List: with and
-// without a filter, and in pages of several sizes.
+// without a filter, in pages of several sizes, and in several steps.
 func listsRecent[T any](ctx context.Context, t tb, b *env[T]) {
 	db, ok := b.DB.OutboxAdmin.(driver.Recent)
 	if !ok {
@@ -200,10 +201,11 @@ func listsRecent[T any](ctx context.Context, t tb, b *env[T]) {
 	for _, f := range []store.Filter{{}, {Type: all[0].Type}, {AggregateID: all[0].AggregateID, AggregateType: all[0].AggregateType}, {NoTenant: true}, {TenantID: "tenant"}, {Type: b.unique("none")}} {
 		want := recordIDs(b.list(ctx, t, store.Delivered, f, 100))
 		slices.SortFunc(want, func(a, b waybill.ID) int { return slices.Compare(b[:], a[:]) })
-		for _, limit := range []int{1, 2, 100} {
+		for _, size := range [][2]int{{1, 0}, {2, 0}, {100, 0}, {2, 1}, {1, 3}, {100, 3}, {100, 100}} {
+			limit, scan := size[0], size[1]
 			var got []waybill.ID
 			for before := (waybill.ID{}); ; {
-				page, err := db.ListRecent(ctx, f, before, limit)
+				page, floor, err := db.ListRecent(ctx, f, before, limit, scan)
 				if err != nil || len(page) > limit {
 					t.Fatalf("ListRecent of %d returned %d records, %v", limit, len(page), err)
 				}
@@ -213,17 +215,27 @@ func listsRecent[T any](ctx context.Context, t tb, b *env[T]) {
 					}
 				}
 				got = append(got, recordIDs(page)...)
-				if len(page) < limit {
+				switch {
+				case len(page) == limit:
+					before = page[len(page)-1].ID
+				case !floor.IsZero() && slices.ContainsFunc(page, func(r store.Record) bool { return bytes.Compare(r.ID[:], floor[:]) < 0 }):
+					t.Fatalf("ListRecent returned events below %v", floor)
+				default:
+					before = floor
+				}
+				if before.IsZero() {
 					break
 				}
-				before = page[len(page)-1].ID
 			}
 			if !slices.Equal(got, want) {
-				t.Errorf("ListRecent(%+v) in pages of %d returned %v, want %v", f, limit, got, want)
+				t.Errorf("ListRecent(%+v) in pages of %d, of %d searched, returned %v, want %v", f, limit, scan, got, want)
 			}
 		}
 	}
-	if page, err := db.ListRecent(ctx, store.Filter{}, waybill.ID{}, 0); err != nil || len(page) > 0 {
+	if page, floor, err := db.ListRecent(ctx, store.Filter{}, waybill.ID{}, 100, 2); err != nil || len(page) != 2 || page[1].ID != floor {
+		t.Errorf("ListRecent of the newest two returned %d records down to %v, %v", len(page), floor, err)
+	}
+	if page, _, err := db.ListRecent(ctx, store.Filter{}, waybill.ID{}, 0, 0); err != nil || len(page) > 0 {
 		t.Errorf("ListRecent of none returned %d records, %v", len(page), err)
 	}
 }

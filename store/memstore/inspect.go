@@ -70,13 +70,19 @@ func (v reads) List(_ context.Context, state store.State, f store.Filter, after 
 }
 
 // ListRecent implements [driver.Recent].
-func (v reads) ListRecent(_ context.Context, f store.Filter, before waybill.ID, limit int) ([]store.Record, error) {
+func (v reads) ListRecent(_ context.Context, f store.Filter, before waybill.ID, limit, scan int) ([]store.Record, waybill.ID, error) {
 	s := v.lock()
 	defer v.mu.Unlock()
-	found, err := s.choose(store.Delivered, f, 0)
+	found, err := s.choose(store.Delivered, store.Filter{}, 0)
 	found = slices.DeleteFunc(found, func(r *record) bool { return !before.IsZero() && bytes.Compare(r.ID[:], before[:]) >= 0 })
 	slices.SortFunc(found, func(a, b *record) int { return bytes.Compare(b.ID[:], a.ID[:]) })
-	return copyRecords(found[:min(max(limit, 0), len(found))]), err
+	var floor waybill.ID
+	if scan > 0 && len(found) >= scan {
+		found = found[:scan]
+		floor = found[scan-1].ID
+	}
+	found = slices.DeleteFunc(found, func(r *record) bool { return !fits(r, f) })
+	return copyRecords(found[:min(max(limit, 0), len(found))]), floor, err
 }
 
 // Find implements [driver.Inspector].

@@ -76,6 +76,7 @@ func (q *queue) CountCauses(ctx context.Context, limit int) ([]driver.CauseCount
 // ListCause implements [driver.Causes].
 func (q *queue) ListCause(ctx context.Context, cause string, after int64, limit int) ([]store.Record, error) {
 	query := fill(fill(q.sql.list[store.Dead], "{fits}", q.sql.ofCause), "{after}", strconv.FormatInt(after, 10))
+	query = fill(query, "{index}", `FORCE INDEX (cause)`)
 	return q.records(ctx, fill(query, "{limit}", strconv.Itoa(max(limit, 0))), []byte(cause))
 }
 

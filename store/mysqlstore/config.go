@@ -77,6 +77,7 @@ func (c Config) replacerOf(l layout) *strings.Replacer {
 		"{lanes}", strconv.Itoa(lanes), "{lane_numbers}", strings.Join(numbers, ", "),
 		"{prefix}", c.Prefix, "{guard_lanes}", sqlname.Quote("`", c.Schema, c.Prefix+"guard_lanes"),
 		"{add_causes}", sqlname.Quote("`", c.Schema, c.Prefix+"add_causes"), "{add_report}", sqlname.Quote("`", c.Schema, c.Prefix+"add_report"),
+		"{add_lists}", sqlname.Quote("`", c.Schema, c.Prefix+"add_lists"),
 		"{events}", strings.Join(eventrow.Columns(), ", "), "{o.events}", "o." + strings.Join(eventrow.Columns(), ", o."),
 	}
 	for _, names := range [][]string{tables, procedures} {

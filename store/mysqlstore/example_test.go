@@ -100,4 +100,6 @@ func ExampleStore_MigrationSQL() {
 	// DROP PROCEDURE IF EXISTS `shop`.`events_add_report`;
 	// DROP PROCEDURE `shop`.`events_add_report`;
 	// DROP PROCEDURE IF EXISTS `shop`.`events_heartbeat_report`;
+	// DROP PROCEDURE IF EXISTS `shop`.`events_add_lists`;
+	// DROP PROCEDURE `shop`.`events_add_lists`;
 }

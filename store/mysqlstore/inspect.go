@@ -128,35 +128,44 @@ func (q *queue) Count(ctx context.Context, state store.State, f store.Filter) (i
 		return 0, err
 	}
 	var n int64
-	if err := each(ctx, q.db, fill(q.sql.count[state], "{fits}", where), args, nil, &n); err != nil {
+	if err := each(ctx, q.db, fill(fill(q.sql.count[state], "{fits}", where), "{index}", narrowed(state, f)), args, nil, &n); err != nil {
 		return 0, q.explain(err)
 	}
 	return n, nil
 }
 
-// List implements [driver.Inspector]. Only ready rows have an index on seq
-// alone: the other tables are scanned.
+// List implements [driver.Inspector]. Delayed and delivered rows have no index
+// on seq alone: their tables are scanned.
 func (q *queue) List(ctx context.Context, state store.State, f store.Filter, after int64, limit int) ([]store.Record, error) {
 	where, args, err := q.filtered(state, f)
 	if err != nil {
 		return nil, err
 	}
 	query := fill(fill(q.sql.list[state], "{fits}", where), "{after}", strconv.FormatInt(after, 10))
+	query = fill(query, "{index}", cmp.Or(narrowed(state, f), q.places[state].index))
 	records, err := q.records(ctx, fill(query, "{limit}", strconv.Itoa(max(limit, 0))), args...)
 	slices.SortFunc(records, func(a, b store.Record) int { return cmp.Compare(a.Seq, b.Seq) })
 	return records, err
 }
 
 // ListRecent implements [driver.Recent].
-func (q *queue) ListRecent(ctx context.Context, f store.Filter, before waybill.ID, limit int) ([]store.Record, error) {
+func (q *queue) ListRecent(ctx context.Context, f store.Filter, before waybill.ID, limit, scan int) (found []store.Record, floor waybill.ID, err error) {
 	where, args, err := q.filtered(store.Delivered, f) // an error for a backlog
 	if err != nil {
-		return nil, err
+		return nil, floor, err
 	}
-	query := fill(fill(q.sql.recent, "{fits}", where), "{before}", hexID(driver.BeforeID(before)))
+	first := hexID(driver.BeforeID(before))
+	if scan > 0 {
+		var id scanID
+		query := fill(fill(q.sql.recentFloor, "{before}", first), "{skip}", strconv.Itoa(scan-1))
+		if err := each(ctx, q.db, query, nil, func() { floor = waybill.ID(id) }, &id); err != nil {
+			return nil, waybill.ID{}, q.explain(err)
+		}
+	}
+	query := fill(fill(fill(q.sql.recent, "{fits}", where), "{before}", first), "{floor}", hexID(floor))
 	records, err := q.records(ctx, fill(query, "{limit}", strconv.Itoa(max(limit, 0))), args...)
 	slices.SortFunc(records, func(a, b store.Record) int { return bytes.Compare(b.ID[:], a.ID[:]) })
-	return records, err
+	return records, floor, err
 }
 
 // Find implements [driver.Inspector]. One statement reads all tables, so an

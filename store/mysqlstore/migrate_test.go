@@ -20,7 +20,7 @@ import (
 )
 
 // migrations is the number of migrations.
-const migrations = 13
+const migrations = 14
 
 // shell runs a script in the database's own shell, as the user of the tests.
 func shell(t testing.TB, database, script string) {

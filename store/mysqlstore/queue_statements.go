@@ -21,7 +21,7 @@ type queueStatements struct {
 	urgentKeys, plain     string
 	find                  string
 	count, list           [4]string
-	recent                string
+	recent, recentFloor   string
 	lockDead, replay      string
 	lockDeadIDs, dropDead string
 	lockHolding, unblock  [2]string // dead, delayed
@@ -104,7 +104,7 @@ var places = [...]place{
 		"{delayed}", micros + `o.due_at), ` + tried + `NULL`, `id`, byID, ``, ``, `attempts`, `holds`,
 	},
 	store.Dead: {
-		"{dead}", `NULL, ` + tried + micros + `o.died_at)`, `id`, byID, ``, ``, `attempts`, `holds`,
+		"{dead}", `NULL, ` + tried + micros + `o.died_at)`, `id`, byID, `FORCE INDEX (listed)`, ``, `attempts`, `holds`,
 	},
 	store.Delivered: {
 		"{history}", `NULL, o.attempts, o.replay, 0, NULL, ` + micros + `o.done_at)`, `number`, byNumber, ``, ``, `attempts`, `0`,
@@ -112,8 +112,8 @@ var places = [...]place{
 }
 
 // places returns the places of the queue's rows. A backlog has no delivered
-// events. Its index seq begins with the number of the destination, and the
-// indexes of its other tables begin with the lane.
+// events. Its index seq and the indexes that list dead letters begin with the
+// number of the destination, and other indexes with the lane.
 func (l layout) places() []place {
 	if l.isOutbox() {
 		return places[:]
@@ -129,6 +129,7 @@ func (l layout) places() []place {
 	}
 	own[store.Ready].more = micros + `o.available_at), o.attempts, o.replay, 0, CAST(o.last_error AS BINARY), NULL, o.final`
 	own[store.Ready].own, own[store.Ready].attempts = l.destination()+` AND `, `attempts`
+	own[store.Dead].own = own[store.Ready].own
 	return own
 }
 
@@ -205,16 +206,31 @@ ON o.id = UNHEX(k.id)` + own + ` WHERE o.holds = 1 FOR UPDATE /*!80001 OF o */`)
 	return s
 }
 
+// narrowed returns the index of the rows in a state that match a filter; ""
+// if there is none. Indexes type (type, seq) and aggregate (aggregate_id, seq)
+// of dead; those of backlog_dead begin with the destination.
+func narrowed(state store.State, f store.Filter) string {
+	switch {
+	case state != store.Dead:
+	case f.AggregateID != "":
+		return `FORCE INDEX (aggregate)`
+	case f.Type != "":
+		return `FORCE INDEX (type)`
+	}
+	return ""
+}
+
 // inspect fills in the statements that search the rows of each state.
 func (s *queueStatements) inspect(r func(string) string, places []place, own string) {
 	for state, p := range places {
-		s.count[state] = r(`SELECT COUNT(*) FROM ` + p.table + ` WHERE ` + p.own + `{fits}`)
+		s.count[state] = r(`SELECT COUNT(*) FROM ` + p.table + ` {index} WHERE ` + p.own + `{fits}`)
 		whole := `SELECT ` + strconv.Itoa(state) + ` AS state, ` + readColumns + `, ` + p.more
-		s.list[state] = r(whole + ` FROM (SELECT ` + p.keys + ` FROM ` + p.table + ` ` + p.index + ` WHERE ` + p.own + `seq > {after} AND {fits}
+		s.list[state] = r(whole + ` FROM (SELECT ` + p.keys + ` FROM ` + p.table + ` {index} WHERE ` + p.own + `seq > {after} AND {fits}
  ORDER BY seq LIMIT {limit}) AS k STRAIGHT_JOIN ` + p.table + ` AS o FORCE INDEX (PRIMARY) ON ` + p.join)
 		if store.State(state) == store.Delivered { // index id of history
-			s.recent = r(whole + ` FROM (SELECT ` + p.keys + ` FROM ` + p.table + ` WHERE id < UNHEX('{before}') AND {fits}
+			s.recent = r(whole + ` FROM (SELECT ` + p.keys + ` FROM ` + p.table + ` FORCE INDEX (id) WHERE id < UNHEX('{before}') AND id >= UNHEX('{floor}') AND {fits}
  ORDER BY id DESC LIMIT {limit}) AS k STRAIGHT_JOIN ` + p.table + ` AS o FORCE INDEX (PRIMARY) ON ` + p.join)
+			s.recentFloor = r(`SELECT id FROM ` + p.table + ` FORCE INDEX (id) WHERE id < UNHEX('{before}') ORDER BY id DESC LIMIT 1 OFFSET {skip}`)
 		}
 		if state > 0 {
 			s.find += "\nUNION ALL "

@@ -11,16 +11,16 @@ import (
 	"github.com/waybillhq/waybill/store/driver"
 )
 
-// touched returns the number of rows and index entries of the history and of
-// the backlogs that were read.
+// touched returns the number of rows and index entries of the history, of dead
+// letters and of the backlogs that were read.
 func touched(t *testing.T, pool *pgxpool.Pool, schema string) (n int64) {
 	t.Helper()
 	if _, err := pool.Exec(t.Context(), `SELECT pg_stat_force_next_flush()`); err != nil {
 		t.Fatal(err)
 	}
 	err := pool.QueryRow(t.Context(), `SELECT
-(SELECT sum(seq_tup_read + coalesce(idx_tup_fetch, 0)) FROM pg_stat_user_tables WHERE schemaname = $1 AND (relname ~ 'waybill_(backlog|history)')) +
-(SELECT sum(idx_tup_read) FROM pg_stat_user_indexes WHERE schemaname = $1 AND (relname ~ 'waybill_(backlog|history)'))`, schema).Scan(&n)
+(SELECT sum(seq_tup_read + coalesce(idx_tup_fetch, 0)) FROM pg_stat_user_tables WHERE schemaname = $1 AND (relname ~ 'waybill_(backlog|history|dead)')) +
+(SELECT sum(idx_tup_read) FROM pg_stat_user_indexes WHERE schemaname = $1 AND (relname ~ 'waybill_(backlog|history|dead)'))`, schema).Scan(&n)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,13 +13,15 @@ type backlogStatements struct {
 	occupied, lockRefill, refill, countHistory string
 }
 
-// The conditions on the lanes of a destination. ownLanes can be a range of an
+// The conditions on the lanes of a destination. ofDestination is what the
+// indexes that list dead letters begin with. ownLanes can be a range of an
 // index that begins with the lane. theLane compares the lanes as integers,
 // which no index has, so that rows are found by the other conditions: by id,
 // with the unique (id, lane), which has one row per destination.
 const (
-	ownLanes = `lane BETWEEN {low} AND {high}`
-	theLane  = `lane::integer BETWEEN {low} AND {high}`
+	ofDestination = `lane >> 10 = {number}`
+	ownLanes      = `lane BETWEEN {low} AND {high}`
+	theLane       = `lane::integer BETWEEN {low} AND {high}`
 )
 
 // backlogColumns are the columns of a ready row r of a backlog, with the column
@@ -49,7 +51,7 @@ func newBacklogStatements(names *strings.Replacer) statements {
 		stats: r(countBacklog),
 		find:  r(findInBacklog()),
 		list:  backlogLists(r),
-		count: backlogCounts(r),
+		count: backlogCounts(r), deadBy: deadStatements(r, ofDestination, backlogRecord(store.Dead)),
 
 		replay:  r(replayBacklog()),
 		discard: r(discardBacklog),
@@ -121,7 +123,7 @@ func backlogLists(r func(string) string) map[store.State]string {
 	}
 	return map[store.State]string{
 		store.Delayed: list(store.Delayed, ownLanes),
-		store.Dead:    list(store.Dead, "lane >> 10 = {number}"),
+		store.Dead:    list(store.Dead, ofDestination),
 		store.Ready: r(`SELECT ` + backlogRecord(store.Ready) + ` FROM (SELECT lane + {low} AS l FROM {lane}) AS c
 CROSS JOIN LATERAL (SELECT * FROM {outbox} WHERE lane = c.l AND seq > $7::bigint AND ` + fitsBacklog(store.Ready) + ` ORDER BY seq LIMIT $8) AS r
 ORDER BY seq LIMIT $8`),
@@ -133,7 +135,7 @@ func backlogCounts(r func(string) string) map[store.State]string {
 	for _, state := range backlogStates {
 		lanes := ownLanes
 		if state == store.Dead {
-			lanes = "lane >> 10 = {number}"
+			lanes = ofDestination
 		}
 		out[state] = r(`SELECT count(*) FROM ` + tableOf(state) + ` WHERE ` + lanes + ` AND ` + fitsBacklog(state))
 	}

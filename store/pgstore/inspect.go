@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/waybillhq/waybill"
@@ -107,11 +108,60 @@ ORDER BY seq LIMIT $8`)
 	return out
 }
 
-// listRecent reads delivered rows from the highest id on: history_id_idx of
-// every partition.
-func listRecent() string {
-	return `SELECT ` + recordColumns(store.Delivered) + ` FROM {history} WHERE id < $7::uuid AND ` + fits(store.Delivered) + ` ORDER BY id DESC LIMIT $8`
+// The fields of a filter that dead letters have an index for.
+const (
+	byType = iota
+	byAggregate
+	narrowed
+)
+
+// listing are the statements that list and count.
+type listing struct{ list, count string }
+
+// fitsBy is fits for a filter with a type, or with the id of an aggregate: a
+// plan for all filters would not use the index.
+func fitsBy(field int) string {
+	where := fits(store.Dead)
+	if field == byType {
+		return strings.Replace(where, `($1::text = '' OR type = $1)`, `type = $1::text`, 1)
+	}
+	return strings.Replace(where, `($3::text = '' OR aggregate_id = $3)`, `aggregate_id = $3::text`, 1)
 }
+
+// deadStatements list and count the dead letters of one type or aggregate:
+// dead_type_idx (type, seq) and dead_aggregate_idx (aggregate_id, seq). own is
+// the condition of the rows of a backlog, whose indexes begin with lane >> 10,
+// and columns are the columns of a dead letter.
+func deadStatements(r func(string) string, own, columns string) (out [narrowed]listing) {
+	for by := range out {
+		where := ` FROM {dead} WHERE ` + own + ` AND ` + fitsBy(by)
+		out[by].count = r(`SELECT count(*)` + where)
+		out[by].list = r(`SELECT ` + columns + where + ` AND seq > $7::bigint ORDER BY seq LIMIT $8`)
+	}
+	return out
+}
+
+// listing returns the statements for a filter; empty for an unknown state.
+func (s *statements) listing(state store.State, f store.Filter) listing {
+	switch {
+	case state != store.Dead:
+	case f.AggregateID != "":
+		return s.deadBy[byAggregate]
+	case f.Type != "":
+		return s.deadBy[byType]
+	}
+	return listing{s.list[state], s.count[state]}
+}
+
+// listRecent reads delivered rows from the highest id on, down to $9:
+// history_id_idx of every partition.
+func listRecent() string {
+	return `SELECT ` + recordColumns(store.Delivered) + ` FROM {history} WHERE id < $7::uuid AND id >= $9::uuid AND ` + fits(store.Delivered) + ` ORDER BY id DESC LIMIT $8`
+}
+
+// recentFloor finds the id below which a search of delivered rows ends: index
+// history_id_idx of every partition.
+const recentFloor = `SELECT id FROM {history} WHERE id < $1::uuid ORDER BY id DESC LIMIT 1 OFFSET $2`
 
 func countStatements(r func(string) string) map[store.State]string {
 	out := make(map[store.State]string)
@@ -198,8 +248,8 @@ func filterArgs(f store.Filter) []any {
 
 // Count implements [driver.Inspector].
 func (c *core) Count(ctx context.Context, state store.State, f store.Filter) (int64, error) {
-	query, ok := c.sql.count[state]
-	if !ok {
+	query := c.sql.listing(state, f).count
+	if query == "" {
 		return 0, fmt.Errorf("pgstore: unknown state %v", state)
 	}
 	var n int64
@@ -209,17 +259,25 @@ func (c *core) Count(ctx context.Context, state store.State, f store.Filter) (in
 
 // List implements [driver.Inspector].
 func (c *core) List(ctx context.Context, state store.State, f store.Filter, after int64, limit int) ([]store.Record, error) {
-	query, ok := c.sql.list[state]
-	if !ok {
+	query := c.sql.listing(state, f).list
+	if query == "" {
 		return nil, fmt.Errorf("pgstore: unknown state %v", state)
 	}
 	return c.records(ctx, &state, nil, query, append(filterArgs(f), after, limit)...)
 }
 
 // ListRecent implements [driver.Recent].
-func (c *core) ListRecent(ctx context.Context, f store.Filter, before waybill.ID, limit int) ([]store.Record, error) {
+func (c *core) ListRecent(ctx context.Context, f store.Filter, before waybill.ID, limit, scan int) (found []store.Record, floor waybill.ID, err error) {
+	before = driver.BeforeID(before)
+	if scan > 0 {
+		rows, err := c.db.query(ctx, c.sql.recentFloor, before.UUID(), scan-1)
+		if err := collect(rows, err, func() error { return nil }, c.db.scanID(&floor)); err != nil {
+			return nil, waybill.ID{}, c.explain(err)
+		}
+	}
 	state := store.Delivered
-	return c.records(ctx, &state, nil, c.sql.recent, append(filterArgs(f), driver.BeforeID(before).UUID(), max(limit, 0))...)
+	found, err = c.records(ctx, &state, nil, c.sql.recent, append(filterArgs(f), before.UUID(), max(limit, 0), floor.UUID())...)
+	return found, floor, err
 }
 
 // Find implements [driver.Inspector].

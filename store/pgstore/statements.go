@@ -27,7 +27,9 @@ type statements struct {
 	settle                       map[settleKind]string
 	finish, finishLast           string
 	stats, members, find, recent string
+	recentFloor                  string
 	list, count                  map[store.State]string
+	deadBy                       [narrowed]listing
 	replay, discard, unblock     string
 	purge                        map[store.State]string
 	purgeWritten, forgetNodes    string
@@ -236,8 +238,8 @@ WHERE l.locktype = 'transactionid' AND l.mode = 'ExclusiveLock' AND l.granted`),
 
 		stats: r(countRows), members: r(readMembers),
 		find: r(findEvent()),
-		list: listStatements(r), recent: r(listRecent()),
-		count: countStatements(r),
+		list: listStatements(r), recent: r(listRecent()), recentFloor: r(recentFloor),
+		count: countStatements(r), deadBy: deadStatements(r, "true", recordColumns(store.Dead)),
 
 		replay:  r(replayDead()),
 		discard: r(discardDead),

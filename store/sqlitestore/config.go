@@ -92,7 +92,7 @@ var indexes = []string{
 	"idempotency_open_idx", "idempotency_purge_idx", "job_sent_at_idx",
 	"backlog_priority_idx", "backlog_tried_idx", "backlog_delayed_due_idx", "backlog_delayed_holds_idx",
 	"backlog_dead_seq_idx", "backlog_dead_died_idx", "backlog_dead_holds_idx",
-	"audit_at_idx", "dead_cause_idx", "backlog_dead_cause_idx",
+	"audit_at_idx", "dead_cause_idx", "backlog_dead_cause_idx", "dead_type_idx", "dead_aggregate_idx", "backlog_dead_type_idx", "backlog_dead_aggregate_idx",
 }
 
 // replacer replaces the names in braces with the configured names, for the

@@ -20,7 +20,7 @@ func (s *Store) Statements() map[string]string {
 		"found": q.found.text, "deferRows": q.deferRows.text,
 		"unready": q.unready.text, "keyHolder": q.keyHolder.text, "held": q.held.text, "freeKey": q.freeKey.text,
 		"destinationNumber": q.destinationNumber.text,
-		"purgeHistory":      q.purgeHistory.text, "purgeDead": q.purgeDead.text,
+		"purgeHistory":      q.purgeHistory.text, "purgeDead": q.purgeDead.text, "recent": q.recent.text, "recentFloor": q.recentFloor.text,
 		"succeed": q.succeed.text, "handled": q.handled.text, "markDead": q.markDead.text, "failHeld": q.failHeld.text, "giveBack": q.giveBack.text,
 		"findRecord": q.findRecord.text, "dueRecords": q.dueRecords.text, "redriveDead": q.redriveDead.text, "purgeRecords": q.purgeRecords.text,
 	}
@@ -62,6 +62,8 @@ func (s *queueStatements) addTo(list map[string]string) {
 		"fetch": s.fetch, "sweep": s.sweep, "due": s.due, "nextDue": s.nextDue, "holds": s.holds, "follow": s.follow, "urgent": s.urgent, "find": s.find,
 		"retryReady": s.retryReady, "retryDelayed": s.retryDelayed, "buryReady": s.buryReady, "buryDelayed": s.buryDelayed,
 		"list ready": s.list[store.Ready], "list dead": s.list[store.Dead],
+		"list dead by type": s.deadBy[byType].list, "count dead by type": s.deadBy[byType].count,
+		"list dead by aggregate": s.deadBy[byAggregate].list, "count dead by aggregate": s.deadBy[byAggregate].count,
 	} {
 		list[name] = st.text
 	}

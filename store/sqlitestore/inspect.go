@@ -89,8 +89,12 @@ func (q *queue) Count(ctx context.Context, state store.State, f store.Filter) (i
 	if err := q.store.ready(ctx, q.store.db); err != nil {
 		return 0, err
 	}
+	count := q.sql.count[state]
+	if by := q.sql.narrow(state, f); by != nil {
+		count = by.count
+	}
 	var n int64
-	rows, err := q.store.query(ctx, q.sql.count[state], filterArgs(f)...)
+	rows, err := q.store.query(ctx, count, filterArgs(f)...)
 	if _, err := scanOne(rows, err, &n); err != nil {
 		return 0, q.store.explain(err)
 	}
@@ -103,16 +107,30 @@ func (q *queue) List(ctx context.Context, state store.State, f store.Filter, aft
 	if err := known(state); err != nil || q.sql.list[state] == nil {
 		return nil, err
 	}
-	return q.records(ctx, q.sql.list[state], append(filterArgs(f), after, max(limit, 0))...)
+	list := q.sql.list[state]
+	if by := q.sql.narrow(state, f); by != nil {
+		list = by.list
+	}
+	return q.records(ctx, list, append(filterArgs(f), after, max(limit, 0))...)
 }
 
 // ListRecent implements [driver.Recent].
-func (q *queue) ListRecent(ctx context.Context, f store.Filter, before waybill.ID, limit int) ([]store.Record, error) {
+func (q *queue) ListRecent(ctx context.Context, f store.Filter, before waybill.ID, limit, scan int) (found []store.Record, floor waybill.ID, err error) {
 	if q.sql.recent == nil {
-		return nil, nil // a backlog has no delivered rows
+		return nil, floor, nil // a backlog has no delivered rows
+	}
+	if err := q.store.ready(ctx, q.store.db); err != nil {
+		return nil, floor, err
 	}
 	before = driver.BeforeID(before)
-	return q.records(ctx, q.sql.recent, append(filterArgs(f), before[:], max(limit, 0))...)
+	if scan > 0 {
+		rows, err := q.store.query(ctx, q.sql.recentFloor, before[:], scan-1)
+		if _, err := scanOne(rows, err, (*scanID)(&floor)); err != nil {
+			return nil, waybill.ID{}, q.store.explain(err)
+		}
+	}
+	found, err = q.records(ctx, q.sql.recent, append(filterArgs(f), before[:], max(limit, 0), floor[:])...)
+	return found, floor, err
 }
 
 // Find implements [driver.Inspector]. One statement searches all tables, so

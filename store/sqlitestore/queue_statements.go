@@ -2,6 +2,7 @@ package sqlitestore
 
 import (
 	"strconv"
+	"strings"
 
 	"github.com/waybillhq/waybill/store"
 )
@@ -24,13 +25,17 @@ type queueStatements struct {
 	buryReady, buryDelayed   *statement
 	// Inspection, by state, and operations on dead letters.
 	count, list                 [4]*statement
-	recent                      *statement // nil for a backlog
+	deadBy                      [narrowed]listing
+	recent, recentFloor         *statement // nil for a backlog
 	stats, find                 *statement
 	deadKeys, replay, discard   []*statement
 	unblockDead, unblockDelayed []*statement
 	causeless, setCause         *statement
 	countCauses, listCause      *statement
 }
+
+// listing are the statements that list and count.
+type listing struct{ list, count *statement }
 
 // queueShape holds the parts in which the statements of the outbox and of a
 // backlog differ, except for names and lanes.
@@ -182,6 +187,35 @@ func (p place) fits() string {
  AND CASE WHEN ?6 IS NULL THEN ` + p.attempts + ` = 0 ELSE NOT ?6 OR ` + p.attempts + ` > 0 END`
 }
 
+// The fields of a filter that dead letters have an index for: dead_type_idx
+// (lane, type, seq) and dead_aggregate_idx (lane, aggregate_id, seq).
+const (
+	byType = iota
+	byAggregate
+	narrowed
+)
+
+// fitsBy is fits for a filter with a type, or with the id of an aggregate.
+func (p place) fitsBy(field int) string {
+	if field == byType {
+		return strings.Replace(p.fits(), `(?1 = '' OR type = ?1)`, `type = ?1`, 1)
+	}
+	return strings.Replace(p.fits(), `(?3 = '' OR aggregate_id = ?3)`, `aggregate_id = ?3`, 1)
+}
+
+// narrow returns the statements for a filter that selects dead letters by a
+// field with an index, or nil.
+func (s *queueStatements) narrow(state store.State, f store.Filter) *listing {
+	switch {
+	case state != store.Dead:
+	case f.AggregateID != "":
+		return &s.deadBy[byAggregate]
+	case f.Type != "":
+		return &s.deadBy[byType]
+	}
+	return nil
+}
+
 func (s *queueStatements) browseStatements(one func(string) *statement, shape queueShape) {
 	find := ""
 	for state, p := range places(shape) {
@@ -189,8 +223,16 @@ func (s *queueStatements) browseStatements(one func(string) *statement, shape qu
 		// Primary key of outbox; dead_seq_idx (lane, seq).
 		whole := `SELECT ` + strconv.Itoa(state) + `, ` + rowColumns + `, ` + p.more + ` FROM ` + p.table
 		s.list[state] = one(whole + ` WHERE ` + p.after + ` AND ` + p.fits() + ` ORDER BY seq LIMIT ?8`)
+		if store.State(state) == store.Dead {
+			for by := range s.deadBy {
+				own := ` WHERE lane = {row_lane} AND ` + p.fitsBy(by)
+				s.deadBy[by].count = one(`SELECT count(*) FROM ` + p.table + own)
+				s.deadBy[by].list = one(whole + own + ` AND seq > ?7 ORDER BY seq LIMIT ?8`)
+			}
+		}
 		if store.State(state) == store.Delivered { // history_id_idx
-			s.recent = one(whole + ` WHERE id < ?7 AND ` + p.fits() + ` ORDER BY id DESC LIMIT ?8`)
+			s.recent = one(whole + ` WHERE id < ?7 AND id >= ?9 AND ` + p.fits() + ` ORDER BY id DESC LIMIT ?8`)
+			s.recentFloor = one(`SELECT id FROM ` + p.table + ` WHERE id < ?1 ORDER BY id DESC LIMIT 1 OFFSET ?2`)
 		}
 		if find != "" {
 			find += "\nUNION ALL "
