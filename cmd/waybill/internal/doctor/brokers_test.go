@@ -203,7 +203,7 @@ func TestRedisServer(t *testing.T) {
 	replica := private.Start(t, testserver.RedisName)
 	follow := redis.NewClient(&redis.Options{Addr: fmt.Sprintf("127.0.0.1:%d", replica.Port)})
 	defer func() { _ = follow.Close() }()
-	w.must(follow.SlaveOf(t.Context(), "127.0.0.1", strconv.Itoa(server.Port)).Err())
+	w.must(follow.ReplicaOf(t.Context(), "127.0.0.1", strconv.Itoa(server.Port)).Err())
 	w.await("the replica is connected", func() bool {
 		text, err := client.Info(t.Context(), "replication").Result()
 		return err == nil && strings.Contains(text, "state=online")
@@ -214,7 +214,7 @@ func TestRedisServer(t *testing.T) {
 	do("redis-cli CONFIG SET min-replicas-to-write 1")
 	w.sees(replication, Warn, "min-replicas-max-lag", "replicas=1")
 	do("redis-cli CONFIG SET min-replicas-to-write 0")
-	w.must(follow.SlaveOf(t.Context(), "NO", "ONE").Err())
+	w.must(follow.ReplicaOf(t.Context(), "NO", "ONE").Err())
 
 	w.must(server.Kill(t.Context()))
 	w.sees("sink", Fail, "sink.url", "check that the server is running")
