@@ -23,8 +23,8 @@ func TestRelay(t *testing.T) {
 	})
 }
 
-// TestRelaySQL tests the guarantees of the relay over database/sql. The relay is
-// the same as in TestRelay, and TestConformanceSQL has the contract of every
+// TestRelaySQL tests the guarantees of the relay over database/sql. The relay
+// is the same as in TestRelay, and TestConformanceSQL has the contract of every
 // call that it makes.
 func TestRelaySQL(t *testing.T) {
 	if !testserver.Full() {
