@@ -2,7 +2,7 @@
 // materials and, for Linux, a container image per platform, with checksums.
 // Builds of one commit by one Go version are identical, in any folder.
 //
-//	make artefacts VERSION=v0.1.0
+//	make artifacts VERSION=v0.1.0
 //	go run ./internal/e2e/artifacts -only host
 //
 // docs/deploy.md describes the files.
