@@ -339,7 +339,7 @@ func (a *app) unblock() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "unblock ID…", Short: "Continue the aggregates that these events block", Args: needs(1, -1, "ids of events"),
 		Long: "Continue the aggregates that the events with these ids block. The events stay in their state; an event that is retried later is\n" +
-			"delivered after its successors.",
+			"delivered after the later ones of its aggregate.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ids, err := parseIDs(args)
 			if err != nil {

@@ -20,7 +20,7 @@ func (a *app) destinations() *cobra.Command {
 }
 
 // whenSeen says when a change to a destination takes effect.
-const whenSeen = "A running relay follows within a heartbeat (relay.heartbeat, 5 s by default), or within a second if a wake-up reaches it."
+const whenSeen = "A running relay notices the change within a heartbeat (relay.heartbeat, 5 s by default), or within a second if a wake-up reaches it."
 
 // destinationFlag adds the flag of commands that work on the outbox, or on the
 // backlog of a destination.
@@ -132,7 +132,7 @@ func (a *app) destinationsPause() *cobra.Command {
 	var reason string
 	cmd := &cobra.Command{
 		Use: "pause NAME", Short: "Pause a destination: its events wait in its backlog", Args: needs(1, 1, "the name of a destination"),
-		Long: "Pause a destination. Its events wait in its backlog, and all other destinations go on. " + whenSeen,
+		Long: "Pause a destination. Its events wait in its backlog; all other destinations continue. " + whenSeen,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.withStore(cmd, func(ctx context.Context, d *session) error {
 				done, err := d.destinations.Pause(ctx, args[0], reason)
@@ -178,8 +178,8 @@ func (a *app) destinationsRemove() *cobra.Command {
 	var yes bool
 	cmd := &cobra.Command{
 		Use: "remove NAME", Short: "Remove a destination and its backlog; requires stopped relays", Args: needs(1, 1, "the name of a destination"),
-		Long: "Remove a destination, and delete its backlog: events that it has yet to receive, and its dead letters. Stop the relays before,\n" +
-			"and start them without the destination afterwards: a relay registers the destinations that it has.",
+		Long: "Remove a destination, and delete its backlog: events that it has yet to receive, and its dead letters. First stop the\n" +
+			"relays; afterwards start them without the destination, because a relay registers its destinations.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.withStore(cmd, func(ctx context.Context, d *session) error { return a.remove(ctx, d, args[0], yes) })
 		},

@@ -27,7 +27,7 @@ type selection struct {
 func (s *selection) flags(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringArrayVar(&s.types, "type", nil, "Only events of this type; repeatable")
-	flags.StringArrayVar(&s.kinds, "aggregate-type", nil, "Only events of this kind of aggregate; repeatable")
+	flags.StringArrayVar(&s.kinds, "aggregate-type", nil, "Only events of this aggregate type; repeatable")
 	flags.StringVar(&s.aggregate, "aggregate", "", "Only events of the aggregates with this id")
 	flags.StringArrayVar(&s.tenants, "tenant", nil, "Only events of this tenant, or without a tenant if it is empty; repeatable")
 }
@@ -95,9 +95,9 @@ func (a *app) replay() *cobra.Command {
 		Long: "Deliver events of the history to a destination again: those that were delivered in a period of time. The history keeps delivered\n" +
 			"events for relay.history-retention. The command copies them into the destination's backlog; a relay that has the destination\n" +
 			"delivers them.\n\n" +
-			"A replayed event has the same id, and Delivery.Replay is greater than 0: an inbox that has applied it suppresses it. Replayed\n" +
-			"events come in the order in which they were written, and before newer events of their lanes, which wait in the backlog until\n" +
-			"then. Events that are in the backlog already are skipped. The relay applies the filter of the destination when it delivers\n" +
+			"A replayed event has the same id, and Delivery.Replay is greater than 0: an inbox that has applied the event does not apply it\n" +
+			"again. Replayed events arrive in the order of their writes, and before newer events of their lanes: those wait in the backlog.\n" +
+			"Events that are in the backlog already are skipped. The relay applies the filter of the destination when it delivers\n" +
 			"them.\n\n" +
 			"  waybill replay --destination billing --since 2026-01-31T15:00:00Z      after billing's database was restored from a backup\n" +
 			"  waybill replay --destination billing --type OrderPlaced --since 2d --rate 50 --dry-run",

@@ -225,7 +225,7 @@ func (a *app) importRows(ctx context.Context, st *connect.Store, layout importin
 	b := a.bar("importing")
 	f.Progress = b.show
 	f.Waiting = func(until time.Time) {
-		fmt.Fprintf(a.Err, "another import of this table holds it until %s; waiting\n", at(until))
+		fmt.Fprintf(a.Err, "another import of this table is running or was killed; waiting for its lease, until %s at most\n", at(until))
 	}
 	rep, err := importing.Run(ctx, st, layout, f.Options)
 	b.end()

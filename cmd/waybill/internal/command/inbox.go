@@ -97,7 +97,7 @@ func (a *app) inboxList() *cobra.Command {
 	flags.StringVar(&f.Group, "group", "", "Only records of this group")
 	flags.StringSliceVar(&names, "state", nil, "Only records that are processing, failed or dead")
 	complete(cmd, "state", "processing", "failed", "dead")
-	flags.IntVar(&f.MinAttempts, "min-attempts", 0, "Only records with at least so many attempts")
+	flags.IntVar(&f.MinAttempts, "min-attempts", 0, "Only records with at least this many attempts")
 	flags.IntVar(&limit, "limit", 50, "Maximum number of results")
 	flags.StringVar(&afterGroup, "after-group", "", "Group to start after, with --after-key")
 	flags.StringVar(&afterKey, "after-key", "", "Key to start after, with --after-group")
@@ -194,8 +194,8 @@ func (a *app) inboxRedrive() *cobra.Command {
 	var all, yes bool
 	cmd := &cobra.Command{
 		Use: "redrive GROUP [KEY…]", Short: "Retry dead and failed records of a group", Args: needs(1, -1, "a group"),
-		Long: "Retry dead and failed records of a group, with a full number of attempts: when their events are delivered again or, if the\n" +
-			"group stores its events, by its scheduler. With --all, every dead record.",
+		Long: "Reset the attempts of dead and failed records of a group. A record is retried when its event is delivered again or, if the group\n" +
+			"stores its events, by the group itself. --all selects every dead record.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			keys, err := parseIDs(args[1:])
 			if err != nil {

@@ -23,7 +23,7 @@ import (
 func filterFlags(cmd *cobra.Command, f *store.Filter) {
 	flags := cmd.Flags()
 	flags.StringVar(&f.Type, "type", "", "Only events of this type")
-	flags.StringVar(&f.AggregateType, "aggregate-type", "", "Only events of this kind of aggregate")
+	flags.StringVar(&f.AggregateType, "aggregate-type", "", "Only events of this aggregate type")
 	flags.StringVar(&f.AggregateID, "aggregate", "", "Only events of the aggregate with this id")
 	flags.StringVar(&f.TenantID, "tenant", "", "Only events of this tenant")
 }

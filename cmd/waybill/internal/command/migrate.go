@@ -178,7 +178,7 @@ func removal(ctx context.Context, st *connect.Store) (string, error) {
 		return "", st.Clean(err)
 	}
 	if !slices.ContainsFunc(all, func(m store.Migration) bool { return !m.AppliedAt.IsZero() }) {
-		return "", hint.New("waybill migrate status lists the migrations; check --store.schema and --store.prefix", "there are no tables")
+		return "", hint.New("waybill migrate status lists the migrations; check --store-schema and --store-prefix", "there are no tables")
 	}
 	stats, err := st.OutboxAdmin.Stats(ctx)
 	if err != nil { // tables that are broken or newer can be removed, too
@@ -197,7 +197,7 @@ func (a *app) migrateLanes() *cobra.Command {
 			if n < 1 {
 				return usage("add --to N", "--to is required")
 			}
-			if err := a.confirm(yes, fmt.Sprintf("Move every event to one of %d lanes? Writers must be restarted afterwards.", n)); err != nil {
+			if err := a.confirm(yes, fmt.Sprintf("Move every event to one of %d lanes? No relay may run.", n)); err != nil {
 				return err
 			}
 			return a.withStore(cmd, func(ctx context.Context, d *session) error {

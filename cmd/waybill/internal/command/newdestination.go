@@ -33,13 +33,13 @@ func (a *app) destinationsAdd() *cobra.Command {
 	var which selection
 	cmd := &cobra.Command{
 		Use: "add NAME", Short: "Add a destination, with events of the past or without", Args: needs(1, 1, "the name of a destination"),
-		Long: "Add a destination. A relay registers its destinations when it starts, so that a destination that receives only new events needs\n" +
+		Long: "Add a destination. A relay registers its destinations when it starts, so a destination that receives only new events needs\n" +
 			"no command. With --from, the destination also receives events of the past, as far as the history has them\n" +
 			"(relay.history-retention), without a gap and each of them once:\n\n" +
 			"  1. waybill destinations add NAME --from beginning      adds the destination, paused, and copies the history into its backlog\n" +
 			"  2. Start every relay with the destination. New events wait in its backlog, because it is paused.\n" +
-			"  3. waybill destinations resume NAME --since TIME        copies what was delivered meanwhile, and ends the pause\n\n" +
-			"The first command prints the third one. The relay applies the filter of the destination when it delivers the past. A\n" +
+			"  3. waybill destinations resume NAME --since TIME        copies the events that were delivered meanwhile, and ends the pause\n\n" +
+			"The first command prints the third one. The relay applies the filter of the destination when it delivers past events. A\n" +
 			"command that was interrupted can be repeated.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			q := which.query()
@@ -139,7 +139,7 @@ func (a *app) destinationsResume() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "resume NAME", Short: "End the pause of a destination", Args: needs(1, 1, "the name of a destination"),
 		Long: "End the pause of a destination: it receives its backlog, in order, and then new events. --since is for a new destination (see\n" +
-			"waybill destinations add --help): it first copies what was delivered since then and is not in the backlog yet.\n" + whenSeen,
+			"waybill destinations add --help): it first copies the events that were delivered since then and are not in the backlog yet.\n" + whenSeen,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			q := which.query()
 			copying := cmd.Flags().Changed("since")

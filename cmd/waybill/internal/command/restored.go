@@ -74,6 +74,6 @@ func (a *app) printRestored(r admin.Restored) error {
 	if err := t.writeTo(a.Out); err != nil {
 		return err
 	}
-	fmt.Fprintln(a.Err, "next: start the relays and the services; have consumers without an inbox recognize repeated events, and look for data of lost events")
+	fmt.Fprintln(a.Err, "next: start the relays and the services; check consumers without an inbox for repeated events, and all consumers for data of lost events")
 	return nil
 }

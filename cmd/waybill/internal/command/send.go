@@ -23,7 +23,7 @@ func (a *app) send() *cobra.Command {
 	var headers []string
 	cmd := &cobra.Command{
 		Use: "send TYPE", Short: "Write an event to the outbox", Args: needs(1, 1, "the event's type"),
-		Long: "Write an event to the outbox, in a transaction of its own. A relay delivers it like any other.\n\n" +
+		Long: "Write an event to the outbox, in a separate transaction. A relay delivers it like any other.\n\n" +
 			"  waybill send OrderPlaced --aggregate-type order --aggregate 17 --payload '{\"total\": 9990}'",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ev.Type = args[0]

@@ -283,7 +283,7 @@ func TestMistakes(t *testing.T) {
 		wrong(func(o *importing.OwnTable) { o.Order = "id desc, created" }, "has no column created", "its columns")
 		wrong(func(o *importing.OwnTable) { o.Where = "sent IS NOTHING" }, "reading table", "check the expressions")
 		wrong(func(o *importing.OwnTable) { o.Columns["payload"] = "coalesce(bodyy, '')" }, "reading table", "columns of the table: id, event_type")
-		wrong(func(o *importing.OwnTable) { o.ID = "event_type" }, "id OrderPlaced is that of several rows", "must be unique")
+		wrong(func(o *importing.OwnTable) { o.ID = "event_type" }, "several rows have the id OrderPlaced", "must be unique")
 		wrong(func(o *importing.OwnTable) { o.ID = "nullif(order_id, 'o-2')" }, "the id of a row is NULL", "")
 		wrong(func(o *importing.OwnTable) { o.Columns["payloads"] = "body" }, "no field payloads", "did you mean payload?")
 		o := b.own()

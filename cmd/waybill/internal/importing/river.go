@@ -38,7 +38,7 @@ const riverWaiting = "state IN ('available', 'scheduled', 'retryable', 'pending'
 // Plan implements [Layout].
 func (v River) Plan(ctx context.Context, db *Database) (*Plan, error) {
 	if db.kind != connect.Postgres {
-		return nil, errors.New("the tables of River are known on PostgreSQL")
+		return nil, errors.New("an import from River needs PostgreSQL")
 	}
 	if v.Table == "" {
 		v.Table = "river_job"

@@ -279,7 +279,7 @@ func (m *importer) list(ctx context.Context) ([]waiting, error) {
 		}
 		w.key = inbox.DedupID("", m.dedupKey(w.text))
 		if seen[w.key] {
-			return nil, hint.New("the id must be unique: choose another column or expression", "table %s: id %s is that of several rows", m.rep.Table, w.text)
+			return nil, hint.New("the id must be unique: choose another column or expression", "table %s: several rows have the id %s", m.rep.Table, w.text)
 		}
 		seen[w.key] = true
 		m.rep.Waiting++

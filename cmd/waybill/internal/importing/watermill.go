@@ -51,7 +51,7 @@ type message struct {
 // Plan implements [Layout].
 func (w Watermill) Plan(ctx context.Context, db *Database) (*Plan, error) {
 	if db.kind == connect.SQLite {
-		return nil, errors.New("the tables of watermill-sql are known on PostgreSQL and MySQL")
+		return nil, errors.New("an import from Watermill needs PostgreSQL, MySQL or MariaDB")
 	}
 	if w.Table == "" {
 		w.Table = "watermill_" + w.Topic

@@ -128,7 +128,7 @@ func (d *Destination) paceKeys() []Key {
 			slot: spanOrOff(func(*Settings) *time.Duration { return &d.DivertAfter }),
 		},
 		{
-			Name: "pause-after", Default: "100", Unit: "events", Help: "Number of dead letters in a row with one error after which the relay pauses the destination; off: never",
+			Name: "pause-after", Default: "100", Unit: "events", Help: "Number of dead letters in a row with one cause after which the relay pauses the destination; off: never",
 			slot: numberOrOff(func(*Settings) *int { return &d.PauseAfter }),
 		},
 	}

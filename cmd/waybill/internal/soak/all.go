@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// ErrMissed reports that a sabotage was not noticed.
-var ErrMissed = errors.New("soak: a sabotage was not noticed")
+// ErrMissed reports that a sabotage was not detected.
+var ErrMissed = errors.New("soak: a sabotage was not detected")
 
 // RunAll runs every kind of sabotage briefly, and prints a table.
 func RunAll(ctx context.Context, cfg Config) error {

@@ -78,15 +78,15 @@ func (t tables) create(ctx context.Context, db *sql.DB) error {
 	}
 	for _, statement := range ownTables {
 		if _, err := db.ExecContext(ctx, t.fill(strings.ReplaceAll(statement, "/* key */", key))); err != nil {
-			return fmt.Errorf("soak: its own tables: %w", err)
+			return fmt.Errorf("soak: tables of the ledger: %w", err)
 		}
 	}
 	for i := range aggregates {
 		if _, err := db.ExecContext(ctx, t.fill(`INSERT INTO {source} (name, n) VALUES (?, 0)`), i); err != nil {
-			return fmt.Errorf("soak: its own tables: %w", err)
+			return fmt.Errorf("soak: tables of the ledger: %w", err)
 		}
 		if _, err := db.ExecContext(ctx, t.fill(`INSERT INTO {account} (name, n, total) VALUES (?, 0, 0)`), i); err != nil {
-			return fmt.Errorf("soak: its own tables: %w", err)
+			return fmt.Errorf("soak: tables of the ledger: %w", err)
 		}
 	}
 	return nil
