@@ -27,7 +27,7 @@ func (p Position) Newer(q Position) bool {
 	return p.Seq > q.Seq
 }
 
-// Delivery is one attempt to hand an event to a sink.
+// Delivery is one attempt to pass an event to a sink.
 type Delivery struct {
 	Event
 	// Attempt counts from 1.

@@ -53,7 +53,7 @@ type Event struct {
 	Delay time.Duration
 	// Priority is 0 to 32767. Events with a higher priority are delivered first
 	// across aggregates, never inside one: an event waits for earlier events of
-	// its aggregate, also for those with priority 0 at the end of a backlog.
+	// its aggregate, even for those with priority 0 at the end of a backlog.
 	// The relay reads events with a priority ahead of a backlog, 64 of a lane
 	// at a time and at most 8 of one aggregate, in the order in which they were
 	// written.

@@ -25,12 +25,12 @@ type (
 	AuditCursor = driver.AuditCursor
 )
 
-// Actor is who makes a change, for the audit.
+// Actor identifies the user who makes a change, for the audit.
 type Actor struct {
 	// Name is the name of a user, as the program knows it. Defaults to the user
 	// of the operating system that runs the program.
 	Name string
-	// Via is the way of the change, such as "cli". Defaults to "go".
+	// Via is the interface of the change, such as "cli". Defaults to "go".
 	Via string
 	// Address is where the request came from. Defaults to the name of the host.
 	Address string

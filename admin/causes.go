@@ -34,7 +34,7 @@ type Cause struct {
 
 // Causes are the causes of dead letters.
 type Causes struct {
-	// Groups are the causes, those with the most letters first.
+	// Groups are the causes, the most frequent first.
 	Groups []Cause
 	// More reports that there may be further causes.
 	More bool

@@ -90,8 +90,8 @@ type Destination struct {
 	Lag    time.Duration
 	// PausedFor is how long the destination has been paused; 0 if it is not.
 	PausedFor time.Duration
-	// Troubles are the reasons why the destination does not take the events of
-	// relay nodes as they come, the longest first.
+	// Troubles are the reasons why relay nodes hold back events of the
+	// destination, the one that has lasted longest first.
 	Troubles []Trouble
 }
 

@@ -93,9 +93,9 @@ func (g *Inbox) Find(ctx context.Context, group string, key waybill.ID) (store.I
 	return rec, nil
 }
 
-// Redrive lets dead and failed records of a group be retried, with all their
-// attempts, at their next delivery or, if the group stores its events, by its
-// scheduler. It returns the number of records.
+// Redrive resets the attempts of dead and failed records of a group. A record
+// is retried when its event is delivered again or, if the group stores its
+// events, by inbox.Inbox.Run. It returns the number of records.
 func (g *Inbox) Redrive(ctx context.Context, group string, keys ...waybill.ID) (int, error) {
 	done := 0
 	ctx = audited(ctx, "redrive", "", fields("", "group", group, "keys", idsTarget(keys)))

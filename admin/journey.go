@@ -26,9 +26,10 @@ type Journey struct {
 	// Live reports whether the node is alive.
 	Owner waybill.ID
 	Live  bool
-	// Why says why the event has not arrived, in words and with the next
-	// commands: first what concerns every place, then one reason for each place
-	// that the event has yet to leave or to reach. It is never empty.
+	// Why has the reasons why the event has not arrived, in words and with the
+	// next commands: first the reasons that concern the outbox and every
+	// destination, then one for each of these that the event has yet to leave
+	// or to reach. It is never empty.
 	Why []Reason
 }
 

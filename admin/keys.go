@@ -94,7 +94,7 @@ func (k *Keys) Find(ctx context.Context, id store.KeyID) (store.KeyRecord, error
 	return rec, nil
 }
 
-// KeyQuery is what a caller says about a request.
+// KeyQuery identifies a request by the values that its client sent.
 type KeyQuery struct {
 	// Tenant and Principal are those of the request; see httpkey.Scope.
 	Tenant, Principal string
@@ -132,10 +132,10 @@ func (k *Keys) Search(ctx context.Context, q KeyQuery) ([]store.KeyRecord, error
 }
 
 // RunAgain decides that the operation of an uncertain key did not happen: the
-// next request with the key runs it, from the last savepoint. The reason is
-// stored as the record's error for the duration keep, after which an unused key
-// expires. If the key is not uncertain, RunAgain returns [ErrNotUncertain] and
-// changes nothing.
+// next request with the key runs it, after the last committed phase. The reason
+// is stored as the record's error for the duration keep, after which an unused
+// key expires. If the key is not uncertain, RunAgain returns [ErrNotUncertain]
+// and changes nothing.
 func (k *Keys) RunAgain(ctx context.Context, id store.KeyID, why string, keep time.Duration) error {
 	ctx = audited(ctx, "key_run_again", "", keyTarget(id, why))
 	return k.resolve(ctx, id, driver.KeyEnd{State: store.KeyFailed, Code: "resolved", Error: why, Answer: driver.KeyAnswer{Retention: keep}})

@@ -37,8 +37,8 @@ const (
 	TroubleLimited = driver.TroubleLimited
 )
 
-// ReportOf returns what a live node of [Outbox.Stats] says about itself; nil
-// for a relay of a version without reports. Times are by the database's clock.
+// ReportOf returns the report of a live node of [Outbox.Stats], or nil if the
+// node has none. Times are by the database's clock.
 func ReportOf(n store.Node) *driver.NodeReport { return driver.DecodeNodeReport(n.Report, n.Expires) }
 
 // text returns the trouble in a sentence.

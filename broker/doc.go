@@ -25,8 +25,8 @@
 //
 // The event's id is the same in the outbox, in the message and in the
 // consumer's inbox. Brokers deduplicate by [Message.PublishID]: the event id,
-// except that every deliberate replay has a publish id of its own, so that the
-// broker does not drop the replay as a duplicate.
+// except that every replay has another publish id, so that the broker does not
+// drop the replay as a duplicate.
 //
 // # Sources
 //

@@ -4,8 +4,8 @@ import "github.com/waybillhq/waybill"
 
 // Message is an event in transit, independent of the broker.
 type Message struct {
-	// PublishID is the id by which brokers deduplicate: the event's id, or a
-	// separate id for each deliberate replay.
+	// PublishID is the id by which brokers deduplicate: the event's id, or
+	// another id for each replay.
 	PublishID string
 	// ID is the event's id.
 	ID waybill.ID

@@ -73,8 +73,8 @@ type extension struct {
 	SchemaVersion int    `json:"schemaVersion"`
 }
 
-// Write writes the catalog as an AsyncAPI 3.0 document. Catalogs with the same
-// definitions are written as the same bytes.
+// Write writes the catalog as an AsyncAPI 3.0 document. The same definitions
+// always produce the same bytes.
 func (c *Catalog) Write(to io.Writer) error {
 	d := document{
 		AsyncAPI: "3.0.0", Info: c.info, DefaultContentType: waybill.JSON,

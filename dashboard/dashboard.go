@@ -33,8 +33,8 @@ type Config struct {
 	Keys *admin.Keys
 	// Audit has the records of changes. Defaults to none.
 	Audit *admin.Audit
-	// Actor returns the name of who makes a request, which is recorded with
-	// each change. Defaults to a function that returns "unknown".
+	// Actor returns the name of the user who makes a request, which is recorded
+	// with each change. Defaults to a function that returns "unknown".
 	Actor func(r *http.Request) string
 	// Allow decides whether a request may make a change; an error refuses it.
 	// Pages have only the buttons that Allow permits, so it is called for

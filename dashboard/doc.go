@@ -1,6 +1,7 @@
-// Package dashboard shows an outbox in a browser: what waits and why, dead
-// letters grouped by their cause, one event's journey, destinations, blocked
-// aggregates, consumer groups, relays and idempotency keys.
+// Package dashboard shows an outbox in a browser: waiting events and the
+// reasons, dead letters grouped by their cause, one event's journey,
+// destinations, blocked aggregates, consumer groups, relays and idempotency
+// keys.
 //
 // A [Dashboard] is an [net/http.Handler] for a service's own server. It is
 // mounted under any path:

@@ -12,8 +12,8 @@ import (
 
 // ConsumeBatch is [Group.Consume] for many events, with one statement for their
 // records and one commit. The results are those of Consume, in the order of
-// evs. If a handler fails, its event gets a transaction of its own and the
-// other events are retried without it; no event is lost or applied twice.
+// evs. If a handler fails, its event is applied in a separate transaction and
+// the other events are retried without it; no event is lost or applied twice.
 func (g *Group[T]) ConsumeBatch(ctx context.Context, evs []waybill.Event, fn HandlerFunc[T]) []error {
 	if fn == nil {
 		return repeat(errors.New("inbox: the handler is nil"), len(evs))

@@ -94,9 +94,8 @@ func (c Config) validate() error {
 	return errors.Join(errs...)
 }
 
-// Group returns the consumer group of a name, with handlers of its own. The
-// name has 1 to 255 bytes. An inbox has one group of a name. The error lists
-// every invalid option.
+// Group returns a new consumer group. The name has 1 to 255 bytes and is unique
+// in the inbox. The error lists every invalid option.
 func (i *Inbox[T]) Group(name string, o Options) (*Group[T], error) {
 	if name == "" || len(name) > maxName {
 		return nil, fmt.Errorf("inbox: group %q: the name has %d bytes, want 1 to %d", name, len(name), maxName)

@@ -39,9 +39,9 @@ type Options struct {
 	// retry it without another delivery. Defaults to false.
 	StoreEvent bool
 	// Open returns the event as the handler receives it: it decrypts or
-	// decompresses the payload, see package payload. Its error is the
-	// attempt's. Records and stored events keep the payload as it came.
-	// Defaults to none: the handler receives the event as it came.
+	// decompresses the payload, see package payload. An error of Open fails the
+	// attempt. Records and stored events keep the payload unopened. Defaults to
+	// none: the handler receives the event as it was delivered.
 	Open func(ctx context.Context, ev waybill.Event) (waybill.Event, error)
 }
 

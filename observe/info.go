@@ -66,7 +66,7 @@ type DeliveredInfo struct {
 // FailedInfo is the argument of [Hooks.Failed].
 type FailedInfo struct {
 	Delivery *waybill.Delivery
-	// Class tells whether the attempt counts.
+	// Class shows whether the attempt counts.
 	Class waybill.Class
 	Err   error
 	// Took is the time in the sink.
@@ -154,7 +154,7 @@ type DestinationsInfo struct {
 }
 
 // Destination is the state of one of several destinations, as the tables have
-// it. Only relays know whether the destination can be reached: see
+// it. Only relays can report whether the destination is available: see
 // [Hooks.Paused].
 type Destination struct {
 	Name string

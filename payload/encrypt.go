@@ -23,10 +23,10 @@ type Key struct {
 // Encrypt encrypts payloads with AES-256-GCM under the current key. Payloads
 // that were encrypted under one of the older keys can be opened, too.
 //
-// Each event has an encryption key of its own, which HKDF derives from the
-// secret and the event's id, so a secret serves any number of events. The
-// event's id, type and tenant are authenticated: a payload that was moved to
-// another event does not open.
+// HKDF derives the encryption key of each event from the secret and the event's
+// id, so one secret serves any number of events. The event's id, type and
+// tenant are authenticated: a payload that was moved to another event does not
+// open.
 func Encrypt(current Key, older ...Key) (Transform, error) {
 	e := &encryption{current: current.ID, secrets: map[string][]byte{}}
 	for _, key := range append([]Key{current}, older...) {

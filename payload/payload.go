@@ -37,8 +37,8 @@ type Transform interface {
 	// Seal returns the transformed data and the parameters that Open needs.
 	// With ok == false the payload stays as it is.
 	Seal(ctx context.Context, ev waybill.Event, data []byte) (sealed []byte, params Params, ok bool, err error)
-	// Open returns the data that Seal received. Its error decides the event's
-	// fate as the error of a handler does; see [waybill.Classify].
+	// Open returns the data that Seal received. Its error has the meaning of a
+	// handler's error; see [waybill.Classify].
 	Open(ctx context.Context, ev waybill.Event, params Params, sealed []byte) ([]byte, error)
 }
 
@@ -130,7 +130,7 @@ func (p *Pipeline) Seal(ctx context.Context, ev waybill.Event) (waybill.Event, e
 
 // Open returns the event with the payload, the content type and the headers
 // that it had before [Pipeline.Seal]. An event that is not sealed is returned
-// as it is.
+// unchanged.
 func (p *Pipeline) Open(ctx context.Context, ev waybill.Event) (waybill.Event, error) {
 	list, sealed := ev.Headers[HeaderEncoding]
 	if !sealed {
@@ -180,8 +180,8 @@ func (p *Pipeline) Middleware(next handler.Func) handler.Func {
 
 // Sink returns a sink that opens payloads before it passes them to s, for
 // receivers outside: a partner's webhook gets the plain payload. An event that
-// cannot be opened fails, and s does not see it. A batch has one event per
-// aggregate, also where s accepts more.
+// cannot be opened fails, and s does not receive it. A batch has one event per
+// aggregate, even if s accepts more.
 func (p *Pipeline) Sink(s waybill.Sink) waybill.Sink { return &sink{p, s} }
 
 type sink struct {

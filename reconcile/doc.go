@@ -18,8 +18,8 @@
 // # Guarantees
 //
 //   - A job runs on one node at a time, by the database's clock. A node that
-//     lost its lease sends nothing more: the transaction of every batch checks
-//     the lease.
+//     lost its lease sends no more events: the transaction of every batch
+//     checks the lease.
 //   - The transaction that sends an event also remembers it, for the length of
 //     the look-back, so that it is not sent again in that time. An event that
 //     is still pending, from any writer, is not sent a second time.

@@ -50,14 +50,14 @@ type Config struct {
 	HotQueue int
 	// ColdQueue is the maximum number of events that were read from the tables
 	// and wait in memory. Events in flight are not counted: the sink has up to
-	// Workers times BatchSize. Up to 64 events with a priority may be added.
-	// Defaults to 2000.
+	// Workers times BatchSize. Up to 64 events with a priority, and 64 of quiet
+	// tenants, may be added. Defaults to 2000.
 	ColdQueue int
 	// MaxBytes is the size of the events in memory, waiting or in flight, at
 	// which the relay stops reading: the sum of their payloads and headers. A
-	// single larger event is delivered all the same. Events that this process
-	// has just committed may take as much again until the relay takes them.
-	// Defaults to 32 MiB; negative means no limit.
+	// single event may be larger. Events that this process has just committed
+	// may take as much again until the relay takes them. Defaults to 32 MiB;
+	// negative means no limit.
 	MaxBytes int
 
 	// MaxAttempts is the total number of attempts after which a failed event
@@ -103,8 +103,8 @@ type Config struct {
 	// negative means no pause.
 	Linger time.Duration
 	// SweepInterval is the interval between sweeps for events whose
-	// transactions committed late. The relay stretches it so that sweeps take
-	// at most 5 % of the time. Defaults to 1 s.
+	// transactions committed late. The relay extends it so that sweeps take at
+	// most 0.5 % of the time. Defaults to 1 s.
 	SweepInterval time.Duration
 	// DrainTimeout is how long Run waits for deliveries in flight after its
 	// context has ended. Defaults to 5 s; negative means not at all.

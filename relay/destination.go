@@ -15,8 +15,8 @@ import (
 )
 
 // Destination is one of several receivers of an outbox's events. Each has its
-// own retries, dead letters, rate and progress: what happens at one destination
-// delays, repeats or loses nothing at another. Required are Name and Sink; a
+// own retries, dead letters, rate and progress: a failure at one destination
+// delays, repeats or loses no event at another. Required are Name and Sink; a
 // zero field of the others has its default.
 type Destination struct {
 	// Name identifies the destination in the tables, in metrics and in logs: 1
@@ -40,10 +40,11 @@ type Destination struct {
 	// Defaults to Config.Workers.
 	Concurrency int
 	// Rate is the maximum number of events per second and node that the sink
-	// receives, with a burst of one second's worth. Defaults to 0: no limit. A
-	// destination that asks for fewer events, with [waybill.RetryAfter] and a
-	// delay or an error with a method TooManyRequests that returns true, gets
-	// fewer until it has accepted events for a while.
+	// receives; a burst may have the events of one second. Defaults to 0: no
+	// limit. A destination that asks for fewer events, with
+	// [waybill.RetryAfter] and a delay or an error with a method
+	// TooManyRequests that returns true, gets fewer until it has accepted
+	// events for a while.
 	Rate float64
 
 	// MaxAttempts, BackoffBase, BackoffMax, BackoffSeries, Backoff,
@@ -58,11 +59,11 @@ type Destination struct {
 	OnDead                  OnDead
 	DeliverTimeout          time.Duration
 
-	// DivertAfter is how long the destination may keep an event longer than all
-	// others: after that the event moves to the destination's backlog, so that
+	// DivertAfter is how much longer than all others the destination may take
+	// for an event: then the event moves to the destination's backlog, so that
 	// the others do not wait. Defaults to 250 ms; negative: the others wait.
 	DivertAfter time.Duration
-	// PauseAfter is the number of dead letters in a row with the same error
+	// PauseAfter is the number of dead letters in a row with the same cause
 	// after which the relay pauses the destination until an operator resumes
 	// it. Defaults to 100; negative: never.
 	PauseAfter int

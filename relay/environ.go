@@ -9,7 +9,7 @@ import (
 	"unicode"
 )
 
-// SetFromEnv replaces fields by the values of environment variables, so that an
+// SetFromEnv sets fields to the values of environment variables, so that an
 // embedded relay can be tuned without a new build:
 //
 //	cfg := relay.Config{Name: "orders"}

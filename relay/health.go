@@ -27,13 +27,13 @@ type Health struct {
 	LastRead time.Time
 	// Unavailable are the names of unavailable destinations: a topic, a branch
 	// of a Route, a Destination, or Config.SinkName for a sink that is one
-	// destination. The relay probes them; it is healthy all the same.
+	// destination. The relay probes them; they do not make it unhealthy.
 	Unavailable []string
 }
 
 // Err returns nil if the relay runs, owns its lease and can read the tables;
-// otherwise what is wrong. A readiness probe may use it. A liveness probe
-// should not: a restart does not repair a database.
+// otherwise the error describes the problem. A readiness probe may use it. A
+// liveness probe should not: a restart does not repair a database.
 func (h Health) Err() error {
 	switch {
 	case !h.Running:

@@ -12,15 +12,15 @@ import (
 	"github.com/waybillhq/waybill/internal/logkey"
 )
 
-// Once delivers the events that are there, and returns: for jobs of a
-// scheduler, for functions that a platform starts, and for tests. Every event
-// that was committed before the call, is due, and belongs to a lane of this
-// node has then been delivered, or has failed and waits for its next attempt,
-// is a dead letter, or waits behind such an event. Later events may have been
-// delivered, too. Events that are due within about 30 ms are waited for.
+// Once delivers the events that are ready, and returns: for jobs of a
+// scheduler, for serverless functions, and for tests. Every event that was
+// committed before the call, is due, and belongs to a lane of this node has
+// then been delivered, or has failed and waits for its next attempt, is a dead
+// letter, or waits behind such an event. Later events may have been delivered,
+// too. Once waits for events that are due within about 30 ms.
 //
-// If other nodes run, they share the lanes, and the events of their lanes are
-// theirs. The lanes of a node that has crashed are free after its lease.
+// If other nodes run, they share the lanes, and Once delivers no events of
+// their lanes. The lanes of a node that has crashed are free after its lease.
 //
 // Once returns an error of the class [waybill.ClassUnavailable] if a
 // destination was unavailable, the cause of ctx if that ended first, and

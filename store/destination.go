@@ -10,8 +10,8 @@ type Destination struct {
 	// removed destination may be used again.
 	Number int
 	Name   string
-	// PausedAt is the time since which the destination is paused, by an
-	// operator or by the relay; zero if it is not. Reason says why.
+	// PausedAt is the time at which an operator or the relay paused the
+	// destination; zero if it is not paused. Reason is the reason.
 	PausedAt time.Time
 	Reason   string
 	// ProbeAt is when an operator last asked the relays to try the destination

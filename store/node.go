@@ -12,9 +12,9 @@ type Node struct {
 	ID waybill.ID
 	// Relay is the name of the relay; an outbox has one relay.
 	Relay string
-	// Report is what the node says about itself, in a form that package admin
-	// reads; empty for a relay of a version without reports, and in the nodes
-	// that a heartbeat returns.
+	// Report is the node's report about itself, in a form that package admin
+	// reads; empty for a node without a report, and in the nodes that a
+	// heartbeat returns.
 	Report string
 	// Expires is the end of the node's lease; zero in the nodes that a
 	// heartbeat returns.

@@ -42,9 +42,9 @@ type AuditRecord struct {
 	ID waybill.ID
 	// At is the time of the first transaction, by the database's clock.
 	At time.Time
-	// Actor is the name of who made the change, as the program knows it. Via is
-	// the way: "cli", "http", "dashboard" or "go". Address is where the request
-	// came from: an address, or a host.
+	// Actor is the name of the user who made the change. Via is the interface:
+	// "cli", "http", "dashboard" or "go". Address is the origin of the request:
+	// an address, or a host.
 	Actor, Via, Address string
 	// Action is what was done, such as "replay".
 	Action string

@@ -168,8 +168,8 @@ type Restorer interface {
 	Restored(ctx context.Context, force bool) error
 }
 
-// RestoreEpochs and RestoreSeqs are larger than what an outbox can use up
-// between a backup and its restoration.
+// RestoreEpochs and RestoreSeqs are larger than the numbers of epochs and seqs
+// that an outbox can use between a backup and its restoration.
 const (
 	RestoreEpochs = 1 << 20
 	RestoreSeqs   = 1 << 40

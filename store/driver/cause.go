@@ -23,9 +23,9 @@ type Causes interface {
 	// NoteCauses adds the causes of at most limit dead letters that have none,
 	// and returns their number. It may run on several nodes concurrently.
 	NoteCauses(ctx context.Context, limit int) (int, error)
-	// CountCauses returns the causes of all dead letters, those with the most
-	// letters first and then in the order of their ids, at most limit. The
-	// empty id stands for the letters that have no cause yet.
+	// CountCauses returns the causes of all dead letters, the most frequent
+	// first and then in the order of their ids, at most limit. The empty id
+	// stands for the dead letters that have no cause yet.
 	CountCauses(ctx context.Context, limit int) ([]CauseCount, error)
 	// ListCause returns the dead letters with a cause, in the order of their
 	// seq, after a seq, at most limit. It returns none for the empty id.

@@ -77,10 +77,10 @@ func (h *Hub) HasListeners() bool {
 // due yet are still published, and so is every event while there are other
 // listeners. Self-polling ends with SetSelfPolling(false) or when a listener
 // stops; the relay must poll these lanes once more afterwards.
-func (h *Hub) SetSelfPolling(spared bool) {
+func (h *Hub) SetSelfPolling(on bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.selfPolling = spared
+	h.selfPolling = on
 }
 
 // NeedsPublish reports whether a writer has to publish an event that it has

@@ -38,9 +38,9 @@ type Members interface {
 }
 
 // Recent is implemented by stores that list the newest delivered events without
-// reading the others: a history has no index on seq, because events enter it
-// all the time. It is optional: callers find it by a type assertion on
-// [OutboxAdmin], and call List otherwise.
+// reading the others: a history has no index on seq, because every delivery
+// would have to update it. It is optional: callers find it by a type assertion
+// on [OutboxAdmin], and call List otherwise.
 type Recent interface {
 	// ListRecent returns delivered events that match the filter and whose ids
 	// are lower than before, the highest id first, at most limit. The zero id

@@ -34,7 +34,7 @@ type Upgrader interface {
 }
 
 // Scripter is a [Migrator] that lists its statements, for migration tools, and
-// that can remove what it made.
+// that can remove the tables.
 type Scripter interface {
 	// Script returns the statements of the migrations after version, and the
 	// statements that remove all tables with their data. The statements have no

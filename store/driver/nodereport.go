@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// NodeReport is what a node says about itself with each heartbeat: the content
-// of [store.Node.Report].
+// NodeReport is the report of a node about itself in each heartbeat: the
+// content of [store.Node.Report].
 type NodeReport struct {
 	// Host and PID identify the process. Version is that of the program.
 	Host    string
@@ -16,16 +16,15 @@ type NodeReport struct {
 	// StartedAt is the time at which the node started, and At that of the
 	// report.
 	StartedAt, At time.Time
-	// Troubles are the destinations that do not take the events as they come,
-	// in an order that the relay chooses.
+	// Troubles are the destinations whose events the node holds back, in an
+	// order that the relay chooses.
 	Troubles []Trouble
 	// Omitted is the number of other troubles, for which the report has no
 	// room.
 	Omitted int
 }
 
-// Trouble is the state of a destination that does not take the events of a node
-// as they come.
+// Trouble is the state of a destination whose events a node holds back.
 type Trouble struct {
 	// Destination is the name of the destination; empty for a relay with one
 	// sink. Part is the part of it that is concerned, such as a topic; empty
@@ -136,10 +135,10 @@ func (r *nodeReport) text() string {
 	return string(bytes.TrimSuffix(b.Bytes(), []byte("\n")))
 }
 
-// DecodeNodeReport reads the stored form of the report of a node whose lease
-// ends at a time of the database, by whose clock all times of the result are.
-// It returns nil for a text that is not one: a report is a help for operators,
-// on which nothing depends.
+// DecodeNodeReport reads the stored form of a node's report. expires is the end
+// of the node's lease, by the database's clock; so are all times of the result.
+// It returns nil for an invalid text: reports are for operators, and no other
+// code depends on them.
 func DecodeNodeReport(text string, expires time.Time) *NodeReport {
 	var in nodeReport
 	if text == "" || json.Unmarshal([]byte(text), &in) != nil {
