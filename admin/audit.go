@@ -27,8 +27,8 @@ type (
 
 // Actor identifies the user who makes a change, for the audit.
 type Actor struct {
-	// Name is the name of a user, as the program knows it. Defaults to the user
-	// of the operating system that runs the program.
+	// Name is the name of a user. Defaults to the user of the operating system
+	// that runs the program.
 	Name string
 	// Via is the interface of the change, such as "cli". Defaults to "go".
 	Via string

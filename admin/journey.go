@@ -81,7 +81,7 @@ func (d *Outbox) Journey(ctx context.Context, id waybill.ID) (Journey, error) {
 	return j, nil
 }
 
-// markWaiting says in the last step of a delivered event which destinations
+// markWaiting adds to the last step of a delivered event which destinations
 // have yet to receive it.
 func (j *Journey) markWaiting() {
 	if j.State != store.Delivered || len(j.Waiting) == 0 {

@@ -144,7 +144,7 @@ func (k *Keys) RunAgain(ctx context.Context, id store.KeyID, why string, keep ti
 // Done decides that the operation of an uncertain key has happened: repeated
 // requests get the answer. An answer that only names the result
 // ([driver.KeyAnswer].Ref) is marked as lost; repeated requests get an error
-// that says so, and nothing runs again. If the key is not uncertain, Done
+// that explains this, and nothing runs again. If the key is not uncertain, Done
 // returns [ErrNotUncertain] and changes nothing.
 func (k *Keys) Done(ctx context.Context, id store.KeyID, answer driver.KeyAnswer) error {
 	if answer.Result == nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/waybillhq/waybill/store/driver"
 )
 
-// Reason says where an event is, or why it has not arrived.
+// Reason is the place of an event, or the reason why it has not arrived.
 type Reason struct {
 	Kind ReasonKind
 	// Destination is the destination that the event has yet to reach; empty for
@@ -73,7 +73,7 @@ const (
 // tables do not have. It wraps [ErrNotFound].
 type UnknownEventError struct {
 	ID waybill.ID
-	// Reason says what may have become of the event.
+	// Reason describes what may have happened to the event.
 	Reason Reason
 }
 
@@ -185,7 +185,7 @@ func (p *place) command(text string) string {
 	return "waybill " + text
 }
 
-// waits says what an event waits for at one place.
+// waits returns what an event waits for at one place.
 func (d *Outbox) waits(ctx context.Context, p *place) (Reason, error) {
 	r := Reason{Destination: p.to.Name}
 	switch {

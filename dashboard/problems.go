@@ -175,7 +175,7 @@ func sentences(all []admin.Trouble) []string {
 // maxReports is the maximum number of reports that a page shows together.
 const maxReports = 20
 
-// waits says how many events wait.
+// waits returns how many events wait, in words.
 func waits(n int64) string {
 	if n == 1 {
 		return "1 event waits"

@@ -2,7 +2,7 @@ package idempotency
 
 // This file connects a request with its record in the store: how the request
 // claims the record, which reply a record means for it, and what a run stores.
-// It calls no function of the user, and knows no kind of run.
+// It calls no function of the user, and does not depend on the kind of run.
 
 import (
 	"cmp"

@@ -1,6 +1,7 @@
 package idempotency
 
-// This file holds what a function says about its own run through its context.
+// This file holds the flags that a function sets for its own run through its
+// context.
 
 import (
 	"context"

@@ -30,7 +30,7 @@ var ErrConsumeFailed = errors.New("waybill: the concurrent attempt failed")
 
 // Consume applies an event once: it runs fn in a transaction together with the
 // event's record. Consume returns nil if and only if the effect is committed,
-// now or earlier. Otherwise the error's class says what to do with the
+// now or earlier. Otherwise the error's class determines what happens to the
 // delivery: after [waybill.ErrInProgress], [waybill.ErrNotDue] and a recorded
 // failure the event must be delivered again later; [waybill.ErrDead] and
 // [waybill.ErrConflict] never succeed.

@@ -7,8 +7,8 @@
 // [Group.ConsumeBatch] does so for many events with one statement and one
 // commit. [Group.ConsumeLeased] is for effects outside the database. All of
 // them return nil if, and only if, the effect is committed, now or earlier.
-// Everything else is an error, and the error's class ([waybill.Classify]) tells
-// the relay or the broker source what to do.
+// Every other outcome is an error, whose class ([waybill.Classify]) determines
+// what the relay or the broker source does.
 //
 // A group with handlers is a sink for a relay. If the relay reads the same
 // database, the outbox row, the effect and the record settle in one

@@ -61,7 +61,7 @@ func (l *Lease[T]) Finish(ctx context.Context, fn func(ctx context.Context, tx T
 // transaction is open while fn runs, and the event's record is leased to fn for
 // Options.Lease; fn's context ends with the lease. fn calls [Lease.Finish]; if
 // fn returns nil without calling it, ConsumeLeased does. ConsumeLeased returns
-// nil if and only if the record says that the event is applied.
+// nil if and only if the record shows that the event is applied.
 //
 // Effects outside the database can happen more than once: the progress of an
 // interrupted attempt is unknown. [Lease.Key] and [Lease.Fence] let other

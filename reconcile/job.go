@@ -14,8 +14,8 @@ type Job struct {
 	// Name is unique among the jobs of a database and has at most 128 bytes.
 	// Required.
 	Name string
-	// Schedule says when the job runs. Without a record of an earlier run, the
-	// job runs at once. Defaults to Every(5 minutes).
+	// Schedule determines when the job runs. Without a record of an earlier
+	// run, the job runs at once. Defaults to Every(5 minutes).
 	Schedule Schedule
 	// LookBack is how far into the past the job looks. Defaults to 24 hours.
 	LookBack time.Duration

@@ -16,7 +16,7 @@ import (
 	"github.com/waybillhq/waybill/store/driver"
 )
 
-// errEnough tells Find that the limit is reached.
+// errEnough is returned to Find when the limit is reached.
 var errEnough = errors.New("reconcile: Job.Limit reached")
 
 // errNoKey reports an event without an identity.

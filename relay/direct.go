@@ -15,7 +15,7 @@ import (
 	"github.com/waybillhq/waybill/store/driver"
 )
 
-// routing says which destinations of an event are called, and to the backlogs
+// routing holds which destinations of an event are called, and to the backlogs
 // of which the event is copied: bits of targets.
 type routing struct{ direct, divert uint32 }
 

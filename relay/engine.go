@@ -25,7 +25,7 @@ type engine struct {
 	cfg     Config
 	db      database
 	node    store.Node
-	self    driver.NodeReport // what all reports of this node say
+	self    driver.NodeReport // the part that all reports of this node share
 	log     *slog.Logger
 	observe observe.Hooks
 

@@ -239,7 +239,7 @@ func (e *engine) finishMember(r memberReply) {
 func (e *engine) finishAcquire(r memberReply) {
 	if r.err != nil {
 		// The acquisition may have succeeded: then the lanes have an owner that
-		// does not know its tokens, and the next heartbeat shows it.
+		// has no tokens for them; the next heartbeat shows that.
 		e.database.Failed("acquire lanes", r.err)
 		return
 	}

@@ -12,7 +12,7 @@ import (
 // destination causes: an operator should not wait for the next regular one.
 const reportInterval = 2 * time.Second
 
-// newNodeReport returns what all reports of a node say.
+// newNodeReport returns the part that all reports of a node share.
 func newNodeReport(cfg Config, now time.Time) driver.NodeReport {
 	host, err := os.Hostname()
 	if err != nil {
@@ -60,7 +60,7 @@ func (e *engine) nodeReport(now time.Time) string {
 	return driver.EncodeNodeReport(&r, e.cfg.Lease)
 }
 
-// limited tells whether events wait for the rate of a destination.
+// limited reports whether events wait for the rate of a destination.
 type limited struct {
 	of    *rate
 	since time.Time

@@ -36,8 +36,8 @@ type target struct {
 	lanes  map[int]*targetLane
 	behind int       // number of lanes that are behind
 	since  time.Time // when the first of them became behind
-	// pausedAt is when the destination was paused, as the tables say; the zero
-	// time if it is not.
+	// pausedAt is when the destination was paused, according to the tables; the
+	// zero time if it is not.
 	pausedAt time.Time
 	// probeAt is the last request of an operator to try the destination, as the
 	// tables say.
@@ -335,7 +335,7 @@ func (t *target) adapt(err error, now time.Time) {
 	}
 }
 
-// asksForFewer reports whether an error says that the destination received too
+// asksForFewer reports whether an error means that the destination received too
 // many events, without a delay.
 func asksForFewer(err error) bool {
 	var e interface{ TooManyRequests() bool }

@@ -33,7 +33,7 @@ type Config struct {
 	// topic are deferred.
 	Create bool
 	// TLS sets certificates that the system does not trust by default, for
-	// Open. Defaults to nil, or to the system's certificates if the URL says
+	// Open. Defaults to nil, or to the system's certificates if the URL has
 	// tls=true. New rejects it.
 	TLS *tls.Config
 	// Options are additional client options of Open, such as another SASL

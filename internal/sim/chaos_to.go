@@ -244,7 +244,7 @@ func (w *world) breakDown(k, how int) {
 	}
 }
 
-// mend ends what breakDown did.
+// mend ends the outage that breakDown began.
 func (w *world) mend(k int) {
 	w.lock(func(*world) {
 		delete(w.downTill, w.plan.to[k].Name)

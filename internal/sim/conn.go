@@ -108,7 +108,7 @@ func (c *conn) draw(k call) luck {
 }
 
 // do makes a call of the server: it travels, is applied, and its answer
-// travels. late tells whether it may be applied after the caller gave up.
+// travels. late reports whether it may be applied after the caller gave up.
 func do[R any](ctx context.Context, c *conn, k call, late bool, apply func(ctx context.Context) (R, error)) (R, error) {
 	var none R
 	if err := c.p.gate(ctx); err != nil {

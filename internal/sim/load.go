@@ -56,7 +56,7 @@ func (w *world) transaction(n *node, s *stream, size int) {
 	}
 }
 
-// runDraft runs a transaction, and checks what the outbox says about it.
+// runDraft runs a transaction, and checks the outcome that the outbox reports.
 func (w *world) runDraft(p *process, s *stream, x *draft) {
 	ctx := p.ctx
 	if x.late > 0 {
@@ -91,7 +91,7 @@ func (w *world) runDraft(p *process, s *stream, x *draft) {
 	}
 }
 
-// hook notes what the outbox tells about its transactions.
+// hook records what the outbox reports about its transactions.
 func (w *world) hook() outbox.Hook {
 	tell := func(evs []waybill.Event, as state) {
 		w.lock(func(*world) {

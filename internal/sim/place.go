@@ -34,7 +34,7 @@ type destinationModel struct {
 	hanging  bool      // its sink does not answer
 }
 
-// destinationView is what a process knows about a destination.
+// destinationView is the state of a destination as a process sees it.
 type destinationView struct {
 	calls int // of the sink, at this moment
 	// pausedAt is when the process learned that the destination is paused; zero

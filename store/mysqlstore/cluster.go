@@ -5,8 +5,8 @@ import (
 	"errors"
 )
 
-// clusterVariables tell whether a server accepts writes together with others.
-// A server without the plugin of a cluster does not have its variables.
+// clusterVariables show whether several servers of a cluster accept writes. A
+// server without the plugin of a cluster does not have its variables.
 const clusterVariables = `SHOW GLOBAL VARIABLES WHERE Variable_name IN
  ('wsrep_on', 'wsrep_provider', 'group_replication_group_name', 'group_replication_single_primary_mode')`
 

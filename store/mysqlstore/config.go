@@ -25,9 +25,9 @@ type Config struct {
 	// tables.
 	Lanes int
 	// OneNode lets relays run on a Galera cluster, or on a replication group
-	// with several primaries: it says that all relays and all writers of the
-	// outbox connect to the same node. Defaults to false: a relay refuses such
-	// servers, whose nodes do not share the locks that protect a lane.
+	// with several primaries: it declares that all relays and all writers of
+	// the outbox connect to the same node. Defaults to false: a relay refuses
+	// such servers, whose nodes do not share the locks that protect a lane.
 	OneNode bool
 }
 

@@ -37,7 +37,7 @@ const serverName = `CAST(/*M! CONCAT_WS('/', @@server_id, @@hostname, @@port) */
 // setting. Primary key of setting.
 const standingColumn = `CONCAT(` + serverName + `, ' ', COALESCE((SELECT value FROM {setting} WHERE name = 'primary'), ''))`
 
-// standing is a server, and what its tables say about the primary.
+// standing is a server, and the row of its tables about the primary.
 type standing struct {
 	server string
 	// term is 0 if no relay has recorded a primary.

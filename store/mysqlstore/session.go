@@ -131,7 +131,7 @@ func (s *backend) kept(ctx context.Context, tx *sql.Tx, ids []waybill.ID) error 
 // that the transaction is still open, because the server accepts COMMIT even
 // after it has ended the transaction. After a deadlock everything was rolled
 // back; after a DDL statement everything before it was committed. Only a later
-// query of the rows can tell which.
+// query of the rows shows which.
 func (s *backend) stillThere(ctx context.Context, tx *sql.Tx, ids []waybill.ID) (map[waybill.ID]bool, error) {
 	f, err := s.facts(ctx, tx)
 	if err != nil {

@@ -19,7 +19,7 @@ const (
 	settled    = 0 // everything was settled
 	fenceShort = 1 // nothing was settled: only the returned lanes are held
 	rowsShort  = 2 // nothing was settled: only the returned rows exist
-	keysShort  = 3 // nothing was settled: a row is not where its seq says
+	keysShort  = 3 // nothing was settled: a row is not at its seq
 )
 
 const (

@@ -98,7 +98,7 @@ func (c *core) Heartbeat(ctx context.Context, node store.Node, lease time.Durati
 const readOnly = "25006"
 
 // standby adds to an error that the server is a standby or the connection is
-// read-only, which the server's own message does not say.
+// read-only, which the server's own message does not mention.
 func (c *core) standby(ctx context.Context, err error) error {
 	if sqlState(err) != readOnly {
 		return err

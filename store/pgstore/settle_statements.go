@@ -7,9 +7,9 @@ import (
 	"github.com/waybillhq/waybill/internal/sqlstore"
 )
 
-// settleKind says which parts a settlement's statement has. Missing parts cost
-// nothing. The history is a part of done and late.
-// Diversions copy done events, so that they need done or late.
+// settleKind selects the parts of a settlement's statement. Missing parts cost
+// nothing. The history is a part of done and late. Diversions copy done events,
+// so that they need done or late.
 type settleKind struct{ done, late, history, retry, dead, divert bool }
 
 // settleStatements are the statements of all kinds. Each is one autocommit

@@ -19,7 +19,7 @@ import (
 // lane. A relay also refuses a timeline that is older than the last one that it
 // has seen: a former primary that still runs.
 //
-// Timeline 0 is that of a server that does not tell its timeline. It is never
+// Timeline 0 stands for a server that does not report its timeline. It is never
 // refused.
 
 // timelines is what the stores over the same tables know of the timeline. The

@@ -208,8 +208,8 @@ func (g *Ledger) takeSkimmed(l *lane, r *Read, a *Answer) (taken int, short bool
 	return taken, false
 }
 
-// endOfPage notes what a page of a lane says about the rows behind it: the page
-// was full, there was no room for one of its rows, or few of its rows were
+// endOfPage records what the end of a page shows about the rows behind it: the
+// page was full, there was no room for one of its rows, or few of its rows were
 // taken.
 func (g *Ledger) endOfPage(l *lane, full, short, few bool) {
 	switch {
@@ -284,8 +284,8 @@ func (g *Ledger) finishFastLane(l *lane, rows []store.Row, r *Read, a *Answer) b
 		s.floor, s.rescan = min(s.position, g.horizon.seq), false
 	}
 	g.endOfPage(l, full, short, len(l.items)-known < len(rows)/8)
-	// A page full of rows that are known or held says nothing about the rows
-	// after it: continue from where reading stopped.
+	// A page full of rows that are in memory or held shows nothing about the
+	// rows after it: continue from where reading stopped.
 	s.clogged = full && s.position == before
 	if s.state == caughtUp && !gap {
 		s.whole = g.horizon.whole()

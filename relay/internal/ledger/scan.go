@@ -91,8 +91,8 @@ func (s *scan) impossible(rows []store.Row) bool {
 // saw notes a row that was read at now.
 func (s *scan) saw(row *store.Row, now time.Time) { s.recent.add(row.Seq, row.CreatedAt, now) }
 
-// recent knows which rows are older than two seconds. A transaction draws the
-// seq of its events before it commits, so rows regularly appear in front of
+// recent finds the rows that are older than two seconds. A transaction draws
+// the seq of its events before it commits, so rows regularly appear in front of
 // others that have been read. The fast read begins behind the last row that was
 // written more than two seconds ago: a transaction that drew its seqs since
 // then has higher ones.

@@ -19,7 +19,7 @@ func (a *app) destinations() *cobra.Command {
 		a.destinationsList(), a.destinationsAdd(), a.destinationsPause(), a.destinationsResume(), a.destinationsProbe(), a.destinationsRemove())
 }
 
-// whenSeen says when a change to a destination takes effect.
+// whenSeen describes when a change to a destination takes effect.
 const whenSeen = "A running relay notices the change within a heartbeat (relay.heartbeat, 5 s by default), or within a second if a wake-up reaches it."
 
 // destinationFlag adds the flag of commands that work on the outbox, or on the

@@ -199,8 +199,8 @@ func (a *app) printReplay(v view.Replay) error {
 	return nil
 }
 
-// warnPaused says that a destination is paused: nothing happens before the end
-// of the pause.
+// warnPaused prints that a destination is paused: nothing happens before the
+// end of the pause.
 func (a *app) warnPaused(ctx context.Context, d *session, name string) {
 	v, err := d.destinations.Find(ctx, name)
 	if err == nil && v.IsPaused() {

@@ -171,7 +171,8 @@ func (a *app) migrateDown() *cobra.Command {
 	return cmd
 }
 
-// removal returns the question before a removal: it says what would be lost.
+// removal returns the question before a removal, with the numbers of events
+// that would be lost.
 func removal(ctx context.Context, st *connect.Store) (string, error) {
 	all, err := st.Migrator.Migrations(ctx)
 	if err != nil {

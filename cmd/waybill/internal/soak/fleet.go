@@ -84,7 +84,7 @@ func (f *fleet) launch(m *member) error {
 	return nil
 }
 
-// childVariable tells the program that it is a child.
+// childVariable marks a process as a child of the soak.
 const childVariable = "WAYBILL_SOAK_CHILD"
 
 // IsChild reports whether the environment is that of a child process.

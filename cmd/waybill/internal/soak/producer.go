@@ -103,7 +103,7 @@ func (c *child) events(ctx context.Context, tx *sql.Tx, names []int) ([]waybill.
 	return evs, entries, nil
 }
 
-// tell notes the outcome of a transaction as the producer sees it.
+// tell records the outcome of a transaction that InTx returned to the producer.
 func (c *child) tell(err error, evs []waybill.Event) {
 	one := note{Kind: noteTx, Text: committed}
 	switch {

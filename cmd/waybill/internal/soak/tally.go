@@ -12,7 +12,7 @@ import (
 // life is everything that is known about one event. There is one per event of
 // the run in memory, so it is small.
 type life struct {
-	// what the ledger says
+	// contents of the ledger
 	written, due     int64 // nanoseconds; due is 0 without a delay
 	payload, headers uint32
 	amount           int32

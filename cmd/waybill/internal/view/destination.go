@@ -9,7 +9,7 @@ import (
 // Destination is a destination and the counts of its backlog.
 type Destination struct {
 	Name string `json:"name"`
-	// PausedAt is set while the destination is paused, and Reason says why.
+	// PausedAt and Reason are set while the destination is paused.
 	PausedAt time.Time `json:"paused_at,omitzero"`
 	Reason   string    `json:"reason,omitempty"`
 	// ProbeAt is when an operator last asked the relays to try the destination.

@@ -116,11 +116,11 @@ type Journey struct {
 	// node is alive.
 	Owner string `json:"owner,omitempty"`
 	Live  bool   `json:"owner_live,omitempty"`
-	// Why says why the event has not arrived.
+	// Why has the reasons why the event has not arrived.
 	Why []Reason `json:"why"`
 }
 
-// Reason says where an event is, or why it has not arrived.
+// Reason is the place of an event, or the reason why it has not arrived.
 type Reason struct {
 	Reason string `json:"reason"`
 	// Destination is absent for the outbox as a whole.
