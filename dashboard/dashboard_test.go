@@ -335,13 +335,13 @@ func TestCauseBehindManyLetters(t *testing.T) {
 	s.open()
 	path := "/dead?cause=" + driver.CauseOf("unknown product 1")
 	page := s.page(path)
-	has(t, page, "5 letters, the first", "Change all 5", "unknown product 1", "unknown product 2", "Dead letters without a cause yet: 1.")
+	has(t, page, "5 dead letters, the first", "Change all 5", "unknown product 1", "unknown product 2", "Dead letters without a cause yet: 1.")
 	lacks(t, page, "unknown product 3", "status 503", "Only the oldest")
 	f := s.form(page, "replay", `name="all"`)
 	f.Set("number", "5")
 	has(t, s.post("replay", f).text, "Replayed 5 events.")
 	page = s.page("/dead?cause=" + driver.CauseOf("status 503: upstream is away"))
-	has(t, page, "5,100 letters, the first", "Change all 5,000", "Only the oldest 5,000 dead letters are read.")
+	has(t, page, "5,100 dead letters, the first", "Change all 5,000", "Only the oldest 5,000 dead letters are read.")
 }
 
 // TestHostileTexts: nothing that a producer, a consumer or an error wrote can

@@ -24,8 +24,8 @@ func (b *breaker) died(err error) bool {
 // passed notes a delivery that succeeded, or an operator's decision.
 func (b *breaker) passed() { b.cause, b.count = "", 0 }
 
-// causeOf returns an error's text without what differs between events: words
-// with digits and quoted parts.
+// causeOf returns an error's text without the parts that differ between events:
+// words with digits, and quoted parts.
 func causeOf(text string) string {
 	words := strings.FieldsFunc(text, func(r rune) bool { return unicode.IsSpace(r) || strings.ContainsRune(`"'`+"`", r) })
 	kept := words[:0]

@@ -138,7 +138,7 @@ func (d *Destination) problems() []error {
 	return errs
 }
 
-// checkName rejects names that cannot be stored, logged and typed.
+// checkName rejects names that cannot be stored, logged or typed.
 func checkName(name string) error {
 	switch {
 	case name == "":

@@ -120,7 +120,7 @@ func (a answer) call(ctx context.Context) answer {
 }
 
 // patience returns a channel that receives when the destinations that have not
-// answered have taken too long; nil if one of them may take any time.
+// answered have taken too long; nil if one of them has no time limit.
 func (e *engine) patience(parts, answers []answer) <-chan time.Time {
 	var longest time.Duration
 	for i := range parts {

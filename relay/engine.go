@@ -17,10 +17,9 @@ import (
 
 // engine is a running relay. One goroutine owns the ledger and all other state,
 // and blocks only on its own select. Reads, settlements, membership and
-// deliveries run on goroutines of their own; each of these gets one job at a
-// time and answers on a channel. The engine therefore needs no locks, and the
-// ledger evaluates every answer against the state at the time when the answer
-// arrives.
+// deliveries run on separate goroutines; each of these gets one job at a time
+// and answers on a channel. The engine therefore needs no locks, and the ledger
+// evaluates every answer against the state at the time when the answer arrives.
 type engine struct {
 	cfg     Config
 	db      database

@@ -10,7 +10,8 @@ import (
 
 // gate decides whether a call that has waited for its turn at a destination may
 // still begin: the lane may have been released meanwhile, and another node may
-// own it; or the destination was paused. The engine sets it, and workers ask.
+// own it; or the destination was paused. The engine sets it, and workers read
+// it.
 type gate struct {
 	mu     sync.Mutex
 	epochs map[int]int64 // lane → epoch, of the lanes whose deliveries may begin

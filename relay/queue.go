@@ -10,9 +10,9 @@ import (
 	"github.com/waybillhq/waybill/store/driver"
 )
 
-// queue is one queue of events with a ledger of its own: the outbox, or the
-// backlog of a destination. Its goroutines read, settle and deliver; the
-// engine's goroutine owns all of its fields.
+// queue is one queue of events with its own ledger: the outbox, or the backlog
+// of a destination. Its goroutines read, settle and deliver; the engine's
+// goroutine owns all of its fields.
 type queue struct {
 	e    *engine
 	rows rows

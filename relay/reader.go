@@ -87,7 +87,7 @@ func (q *queue) readRows(ctx context.Context, r *ledger.Read) (a ledger.Answer, 
 	return a, err
 }
 
-// others lists the next rows of lanes, and loads those of tenants that do not
+// others lists the next rows of lanes, and loads those of tenants outside the
 // crowd.
 func (q *queue) others(ctx context.Context, r *ledger.Read) ([]driver.RowRef, driver.Page, error) {
 	seen, err := q.rows.Sweep(ctx, r.Cursors, r.Limit)

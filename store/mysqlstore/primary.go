@@ -176,7 +176,7 @@ func (s *backend) beat(ctx context.Context) error {
 	if seen.term == 0 {
 		return nil // no lane was acquired on another server
 	}
-	return fmt.Errorf("mysqlstore: the database has failed over (server %s in term %d follows %s in term %d): leases of before are void",
+	return fmt.Errorf("mysqlstore: the database has failed over (server %s in term %d follows %s in term %d): leases from before the failover are void",
 		at.server, at.term, seen.server, seen.term)
 }
 

@@ -15,9 +15,9 @@ type backlogStatements struct {
 
 // The conditions on the lanes of a destination. ofDestination is what the
 // indexes that list dead letters begin with. ownLanes can be a range of an
-// index that begins with the lane. theLane compares the lanes as integers,
-// which no index has, so that rows are found by the other conditions: by id,
-// with the unique (id, lane), which has one row per destination.
+// index that begins with the lane. theLane compares the lanes as integers, for
+// which there is no index, so that rows are found by the other conditions: by
+// id, with the unique (id, lane), which has one row per destination.
 const (
 	ofDestination = `lane >> 10 = {number}`
 	ownLanes      = `lane BETWEEN {low} AND {high}`

@@ -76,8 +76,8 @@ func (s *shared) forgetDoubt(id waybill.ID) {
 }
 
 // noteGap records, once, that delivered events leave no history from now on.
-// After that, "not found" does not prove "never committed". Of an event in a
-// backlog the settlement that diverted it has recorded it.
+// After that, "not found" does not prove "never committed". For an event in a
+// backlog, the settlement that diverted it has recorded it.
 func (c *core) noteGap(ctx context.Context) error {
 	c.mu.Lock()
 	noted := c.gap || c.backlog

@@ -15,7 +15,7 @@ import (
 	"github.com/waybillhq/waybill"
 )
 
-// database is the part of a pool that both faces need, so that one set of
+// database is the part of a pool that both stores need, so that one set of
 // statements serves pgx and database/sql.
 type database interface {
 	exec(ctx context.Context, query string, args ...any) error

@@ -142,7 +142,7 @@ func (b *settleBuilder) paramList(types ...string) string {
 
 // laneHeld is the condition on the lanes of the fence, as an array: comparing
 // with a few numbers is cheaper per row than a join. The lanes are compared as
-// integers, which no index has, so that rows are found by id only.
+// integers, for which there is no index, so that rows are found by id only.
 const laneHeld = `lane::integer = ANY(ARRAY(SELECT lane::integer FROM fence))`
 
 // fence has four parameters: whether the commit may be lost, and the lanes,

@@ -22,8 +22,8 @@ import (
 // Timeline 0 stands for a server that does not report its timeline. It is never
 // refused.
 
-// timelines is what the stores over the same tables know of the timeline. The
-// mutex of shared guards it.
+// timelines is the state of the timeline, shared by the stores over the same
+// tables. The mutex of shared guards it.
 type timelines struct {
 	// seen is the newest timeline of a heartbeat.
 	seen int64
@@ -61,11 +61,10 @@ func (c *core) beat(ctx context.Context, timeline int64) error {
 	if seen == 0 {
 		return nil // no lane was acquired under another timeline
 	}
-	return fmt.Errorf("pgstore: the database has failed over (timeline %d follows %d): leases of before are void", timeline, seen)
+	return fmt.Errorf("pgstore: the database has failed over (timeline %d follows %d): leases from before the failover are void", timeline, seen)
 }
 
-// adopt makes the timeline that of the tables. The relay that comes first
-// raises the epochs.
+// adopt records the timeline in the tables. The first relay raises the epochs.
 func (c *core) adopt(ctx context.Context, timeline int64) error {
 	return c.db.within(ctx, func(tx database) error {
 		if err := tx.exec(ctx, c.sql.lockNodes); err != nil {

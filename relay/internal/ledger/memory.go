@@ -7,7 +7,7 @@ import (
 	"github.com/waybillhq/waybill/store/driver"
 )
 
-// memory is what the events in memory take.
+// memory counts the events in memory and their size.
 type memory struct {
 	// waiting is the number of events from the tables that wait for their
 	// delivery, alone or behind another event of their aggregate.
@@ -21,7 +21,7 @@ type memory struct {
 	rowSize int
 }
 
-// account notes what an item takes after a change of its state.
+// account updates the memory of an item after a change of its state.
 func (g *Ledger) account(it *Item) {
 	m := &g.memory
 	waits := !it.hot && (it.state == waiting || it.state == queued)

@@ -19,7 +19,7 @@ type crowd struct {
 	// the pages of reads of others.
 	shares, ahead shares
 	tenants       bool // an event with a tenant was read
-	// names are the tenants that crowd. A tenant that no longer does is removed
+	// names are the tenants of the crowd. A tenant below leaveShare is removed
 	// at leaveAfter: the reads of others have to look at all rows again then.
 	names      map[string]struct{}
 	leaveAfter time.Time
@@ -31,8 +31,8 @@ type crowd struct {
 }
 
 const (
-	// crowdShare is the part of the pages from which on a tenant crowds;
-	// leaveShare is the part below which it no longer does.
+	// crowdShare is the part of the pages from which on a tenant belongs to the
+	// crowd; leaveShare is the part below which it leaves the crowd.
 	crowdShare = 1.0 / 16
 	leaveShare = 1.0 / 256
 	// crowdWeight is the weight of a page of the fast read in the averages,
@@ -169,7 +169,7 @@ func (g *Ledger) crowdReads(rows []store.Row) {
 }
 
 // lookAgain has the reads of others begin at the position of every lane: they
-// have not looked at the rows of a tenant that crowded.
+// have not examined the rows of a tenant that belonged to the crowd.
 func (g *Ledger) lookAgain() {
 	for _, l := range g.lanes.list {
 		l.scan.ahead = ahead{}

@@ -22,7 +22,7 @@ const (
 	ReadLoad                    // rows that a sweep has found
 	ReadSweep                   // rows that committed late
 	ReadUrgent                  // rows with a priority, ahead of the fast read
-	ReadOthers                  // rows of tenants that do not crowd, ahead of the fast read
+	ReadOthers                  // rows of tenants outside the crowd, ahead of the fast read
 	ReadWriters                 // open transactions
 )
 

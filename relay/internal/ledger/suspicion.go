@@ -18,8 +18,8 @@ type suspicion struct {
 	// others.
 	ready, late, urgent places
 	// others are the rows of other tenants that are taken ahead of the crowd.
-	// Which tenants crowded for the last owner is not known: all such rows are
-	// suspect until the lane has been read to its end.
+	// The crowd of the last owner is not known: all such rows are suspect until
+	// the lane has been read to its end.
 	others places
 	// window is the number of rows that the crashed owner can have had in
 	// flight.

@@ -77,7 +77,7 @@ func (z Debezium) Plan(ctx context.Context, db *Database) (*Plan, error) {
 	return p, z.cutOff(ctx, db, p)
 }
 
-// cutOff selects the rows behind the last published one. It fails if that row
+// cutOff selects the rows after the last published one. It fails if that row
 // does not exist, because all rows would be imported.
 func (z Debezium) cutOff(ctx context.Context, db *Database, p *Plan) error {
 	order, _, _ := strings.Cut(p.Order, ", ")

@@ -87,7 +87,7 @@ func (c *checker) account(name int, n, total int64) {
 // request adds an effect of a request.
 func (c *checker) request(key string, answer int64) {
 	a := c.requests[key]
-	if a == nil { // its requester died before it noted the answer
+	if a == nil { // its requester died before it recorded the answer
 		a = &answers{value: answer}
 		c.requests[key] = a
 	}

@@ -13,7 +13,7 @@ const (
 	stop      = "stop"
 )
 
-// fault is a harm that the parent does to a child.
+// fault is a fault that the parent injects into a child.
 type fault struct {
 	at   time.Duration // since the beginning
 	kind string

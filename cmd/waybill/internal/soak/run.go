@@ -149,7 +149,7 @@ func (w *world) tend() error {
 	return nil
 }
 
-// harm does a fault to a child.
+// harm injects a fault into a child.
 func (w *world) harm(ctx context.Context, f fault) {
 	all := w.fleet.ofRole(f.role)
 	m := all[f.who%len(all)]
@@ -325,8 +325,8 @@ type probed struct {
 	err    error
 }
 
-// watch asks both servers for a sign of life, so that faults that the user
-// injects are part of the report.
+// watch probes both servers, so that faults that the user injects are part of
+// the report.
 func (w *world) watch(ctx context.Context) {
 	hosts := w.hosts()
 	for ctx.Err() == nil {

@@ -30,8 +30,8 @@ type Config struct {
 	// For is the time during which there is load, and faults. Defaults to 2
 	// minutes.
 	For time.Duration
-	// Events ends the load earlier, after this number of committed events.
-	// Defaults to 0: no limit.
+	// Events ends the load earlier, after this number of committed
+	// transactions. Defaults to 0: no limit.
 	Events int
 	// Rate is the number of events per second. Defaults to 100.
 	Rate float64
