@@ -73,7 +73,7 @@ func (c claimCheck) Open(ctx context.Context, _ waybill.Event, params Params, _ 
 		return nil, waybill.Unavailable(fmt.Errorf("read the blob %q: %w", key, err))
 	}
 	if sum := sha256.Sum256(data); hex.EncodeToString(sum[:]) != params["sha256"] {
-		return nil, waybill.Permanent(fmt.Errorf("the blob %q has other content than the payload had", key))
+		return nil, waybill.Permanent(fmt.Errorf("the content of the blob %q differs from the payload", key))
 	}
 	return data, nil
 }

@@ -62,7 +62,7 @@ func New(transforms ...Transform) (*Pipeline, error) {
 		}
 		name := t.Name()
 		if name == "" || strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789-") != "" {
-			return nil, fmt.Errorf("payload: the name %q of a transform has other characters than a to z, 0 to 9 and dashes", name)
+			return nil, fmt.Errorf("payload: the name %q of a transform has characters other than a to z, 0 to 9 and dashes", name)
 		}
 		if p.byName[name] != nil {
 			return nil, fmt.Errorf("payload: the transform %s is listed twice", name)

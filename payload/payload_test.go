@@ -187,7 +187,7 @@ func TestClaimCheck(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := p.Open(t.Context(), sealed)
-	if class, _ := waybill.Classify(err); class != waybill.ClassPermanent || !strings.Contains(err.Error(), "other content") {
+	if class, _ := waybill.Classify(err); class != waybill.ClassPermanent || !strings.Contains(err.Error(), "differs from the payload") {
 		t.Errorf("a changed blob: %v, %v", class, err)
 	}
 	if err := os.Remove(file); err != nil {

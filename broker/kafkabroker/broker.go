@@ -113,10 +113,10 @@ func Open(ctx context.Context, url string, cfg Config) (*Broker, error) {
 }
 
 // New returns a broker for the cluster of the caller's client. Kafka's clients
-// have one role each, so the broker opens clients of its own, with the options
-// of the caller's: seed brokers, TLS, SASL, dialer and hooks. The client must
-// have neither a consumer group nor topics nor a transactional id, and may be
-// closed at any time. New does not connect.
+// have one role each, so the broker opens further clients, with the options of
+// the caller's: seed brokers, TLS, SASL, dialer and hooks. The client must have
+// neither a consumer group nor topics nor a transactional id, and may be closed
+// at any time. New does not connect.
 func New(client *kgo.Client, cfg Config) (*Broker, error) {
 	var errs []error
 	if cfg.TLS != nil {

@@ -41,7 +41,7 @@ type reign struct {
 // suspects returns the tenure of a message. With Key_Shared the messages of a
 // crashed process go to other consumers, which may already have handled many
 // messages of the topic. Such messages arrive behind later ones, and nothing
-// else identifies them, so each gets a tenure of its own.
+// else identifies them, so each gets its own tenure.
 func (r *reign) suspects(order uint64, within [2]uint64) *driver.Tenure {
 	if cmp.Or(cmp.Compare(order, r.order), slices.Compare(within[:], r.within[:])) < 0 {
 		return new(driver.Tenure)

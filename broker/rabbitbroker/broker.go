@@ -102,9 +102,9 @@ func Open(ctx context.Context, url string, cfg Config) (*Broker, error) {
 type Dial func(ctx context.Context, config amqp.Config) (*amqp.Connection, error)
 
 // New returns a broker whose connections the caller's function opens. An AMQP
-// connection that is lost stays lost, and a source has a connection of its own,
-// so the broker needs a function instead of one connection. New does not
-// connect. The broker closes the connections.
+// connection that is lost does not reconnect, and a source has its own
+// connection, so the broker needs a function instead of one connection. New
+// does not connect. The broker closes the connections.
 func New(dial Dial, cfg Config) (*Broker, error) {
 	cfg, err := cfg.complete()
 	if err != nil {

@@ -14,8 +14,8 @@ import (
 )
 
 // Dialer returns the function with which [Open] connects, for programs that
-// need a connection of their own. A cluster's URL has several hosts, separated
-// by commas: amqp://user:password@host:port,host2:port/vhost. Each connection
+// need their own connection. A cluster's URL has several hosts, separated by
+// commas: amqp://user:password@host:port,host2:port/vhost. Each connection
 // begins with the next host and tries the others if it is unreachable. amqps://
 // URLs may have the parameters ca, cert and key, which name PEM files, and
 // insecure=true, which accepts any certificate.

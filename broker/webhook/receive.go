@@ -246,7 +246,7 @@ func (r *Receiver) answer(w http.ResponseWriter, err error, id waybill.ID) {
 }
 
 // deadLettered logs and reports an event that can never be handled. The
-// response tells the sender, which keeps the dead letter.
+// response reports it to the sender, which keeps the dead letter.
 func (r *Receiver) deadLettered(id waybill.ID, err error) {
 	r.cfg.Logger.Error("webhook failed permanently; the sender keeps the dead letter",
 		"source", r.cfg.Name, "event_id", id.String(), "error", err)

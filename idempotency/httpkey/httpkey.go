@@ -57,7 +57,7 @@ func SetRef(ctx context.Context, ref string) { idempotency.SetRef(ctx, ref) }
 // next finishes, and its answer is stored.
 //
 // An answer that next flushes or hijacks, or that is larger than
-// [Config.MaxResult], is sent as it is written. The answer is not stored, but
+// [Config.MaxResult], is streamed to the client. The answer is not stored, but
 // its completion is: repeats get 409, and next does not run again.
 func (m *Middleware[T]) Wrap(next http.Handler) http.Handler {
 	if next == nil {

@@ -3,16 +3,16 @@
 //
 // # The world
 //
-// A world is one database and some processes. The database is a memstore
-// behind a server that fails like a real one ([server]). A process is a real
-// outbox, a real relay, a real inbox and real idempotency keys over a
-// connection of its own ([conn]), which implements the roles of package
-// driver: every call of the product passes through it. A connection delays
-// calls and answers, loses answers, refuses calls, applies calls after the
-// caller has given up, and ends its process. Transactions commit late, roll
-// back, or stay open. The sinks fail in every class, hang, answer late, panic
-// and kill their process. An operator replays, discards and unblocks. Consumers
-// and callers crash between any two steps.
+// A world is one database and some processes. The database is a memstore behind
+// a server that fails like a real one ([server]). A process is a real outbox, a
+// real relay, a real inbox and real idempotency keys over a separate connection
+// ([conn]), which implements the roles of package driver: every call of the
+// product passes through it. A connection delays calls and answers, loses
+// answers, refuses calls, applies calls after the caller has given up, and ends
+// its process. Transactions commit late, roll back, or stay open. The sinks
+// fail in every class, hang, answer late, panic and kill their process. An
+// operator replays, discards and unblocks. Consumers and callers crash between
+// any two steps.
 //
 // In a quarter of the worlds the relays have several destinations, each with
 // its own sink, filter, retries, rate and pauses. Operators pause, resume and
@@ -25,18 +25,18 @@
 // # Seeds
 //
 // The seed decides the settings of the relay, the load, and every fault
-// ([plan]). Each purpose has its own stream of random numbers, so that one
-// more call of one kind does not change the draws of another. What happens to
-// the nth delivery of an event depends on the event and n only. Store calls
-// take a random number of nanoseconds, so that hardly two things happen at the
-// same instant. The order of goroutines inside one instant, the relay's own
-// jitter and ids are not under the control of the seed: a seed reproduces
-// nearly always, not always. Replays run a seed several times for that reason.
+// ([plan]). Each purpose has its own stream of random numbers, so that one more
+// call of one kind does not change the draws of another. The fate of the nth
+// delivery of an event depends only on the event and on n. Store calls take a
+// random number of nanoseconds, so that hardly two things happen at the same
+// instant. The order of goroutines inside one instant, the relay's own jitter
+// and ids are not under the control of the seed: a seed reproduces nearly
+// always, not always. Replays run a seed several times for that reason.
 //
 // # Checks
 //
-// The checks run on every delivery, settlement and commit ([checker]); they
-// use a model of the tables that only contains what the calls said:
+// The checks run on every delivery, settlement and commit ([checker]); they use
+// a model of the tables that is built only from the calls and their answers:
 //
 //   - never lost: after the calm phase every committed event was delivered, is
 //     a dead letter, or was discarded;
@@ -62,7 +62,7 @@
 //     take it;
 //   - copies: an event that leaves the outbox was delivered to each destination
 //     or is copied, with the attempts and the delay of a counted failure there;
-//   - pauses: a process that knows of a pause begins no call;
+//   - pauses: a process that has seen a pause begins no call;
 //   - apart: while one destination is down, hangs or is paused, the others
 //     receive new events within a bound.
 //

@@ -38,9 +38,8 @@ type backlogStatements struct {
 	past, refill    string
 }
 
-// Backlog implements [driver.Backlogs]. Relays ask for the same backlogs again
-// and again, and it takes time to compile their statements: the store keeps
-// them.
+// Backlog implements [driver.Backlogs]. Relays request the same backlogs
+// repeatedly, and compiling their statements takes time: the store keeps them.
 func (s *backend) Backlog(number int) driver.Backlog {
 	s.mu.Lock()
 	defer s.mu.Unlock()

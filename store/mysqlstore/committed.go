@@ -22,7 +22,7 @@ func (s *backend) Committed(ctx context.Context, id waybill.ID) (bool, error) {
 		var lane int
 		switch err := each(ctx, s.db, probe, []any{id[:]}, nil, &lane); number(err) {
 		case errLockTimeout, errLockNoWait:
-			return false, fmt.Errorf("mysqlstore: event %s: %w: a transaction that contains the event is still open; ask again", id, waybill.ErrUncertain)
+			return false, fmt.Errorf("mysqlstore: event %s: %w: a transaction that contains the event is still open; retry later", id, waybill.ErrUncertain)
 		default:
 			if err != nil {
 				return false, s.explain(err)

@@ -65,8 +65,8 @@ func (l layout) with(text string) string {
 }
 
 // tried lists the columns of a ready row after its due time: attempts, replay,
-// holds, last error. A row of a backlog can have been tried before, and says
-// whether it has failed for good.
+// holds, last error. A row of a backlog may have been tried before, and has a
+// column that marks a final failure.
 func (l layout) tried() string {
 	if l.isOutbox() {
 		return `0, 0, 0, NULL`

@@ -43,7 +43,7 @@ func (c *core) Committed(ctx context.Context, id waybill.ID) (bool, error) {
 		return true, nil
 	}
 	if asked := c.doubtSince(id, now); oldest != nil && !oldest.After(asked) {
-		return false, fmt.Errorf("pgstore: event %s: %w: a transaction that may contain the event is still open; ask again", id, waybill.ErrUncertain)
+		return false, fmt.Errorf("pgstore: event %s: %w: a transaction that may contain the event is still open; retry later", id, waybill.ErrUncertain)
 	}
 	if prepared {
 		return false, fmt.Errorf("pgstore: event %s: %w: a prepared transaction that may contain the event is pending; see pg_prepared_xacts", id, waybill.ErrUncertain)

@@ -52,7 +52,8 @@ func (s *backend) fenced(ctx context.Context, t txTarget, done []waybill.Deliver
 	return nil
 }
 
-// finish moves the events to the history or drops them, as their claims say.
+// finish moves the events to the history or drops them, according to their
+// claims.
 func (s *backend) finish(ctx context.Context, t txTarget, done []waybill.Delivery) error {
 	var kept, dropped []driver.Result
 	for _, d := range done {

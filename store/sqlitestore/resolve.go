@@ -16,8 +16,8 @@ import (
 // than a late one.
 const resolvePatience = time.Second
 
-// noHistory is the value of history_from that says that delivered events leave
-// no trace.
+// noHistory is the value of history_from which means that delivered events
+// leave no trace.
 const noHistory = "never"
 
 // Committed implements [driver.Resolver]. An event that is not found may be in
