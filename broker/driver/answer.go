@@ -135,7 +135,7 @@ func (r *Receiver) giveBack(it *item, delay time.Duration) {
 	}
 }
 
-// keep periodically extends the acknowledgement deadline of all messages in
+// keep periodically extends the acknowledgment deadline of all messages in
 // flight.
 func (r *Receiver) keep(k AckExtender) {
 	tick := time.NewTicker(k.ExtendInterval())

@@ -49,7 +49,7 @@ type Session interface {
 	// nil. If the session breaks, Take returns the reason.
 	Take(ctx context.Context, r *Receiver) error
 	// Ack acknowledges messages. It returns after the broker's confirmation, if
-	// the broker confirms acknowledgements. Messages whose acknowledgement
+	// the broker confirms acknowledgments. Messages whose acknowledgment
 	// fails are redelivered.
 	Ack(ctx context.Context, batch []*Incoming) error
 	// DeadLetter copies a message to the dead-letter destination and returns

@@ -10,7 +10,7 @@ import (
 	"github.com/waybillhq/waybill/handler"
 )
 
-// A sink, a source, and a broker that loses the first acknowledgement.
+// A sink, a source, and a broker that loses the first acknowledgment.
 func Example() {
 	b, err := membroker.New(membroker.Config{AckWait: 10 * time.Millisecond})
 	if err != nil {

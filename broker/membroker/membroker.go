@@ -47,7 +47,7 @@ type Faults struct {
 	// DropDelivery loses a message on its way to the consumer; the broker
 	// redelivers it after AckWait.
 	DropDelivery float64
-	// DropAck loses an acknowledgement.
+	// DropAck loses an acknowledgment.
 	DropAck float64
 	// Duplicate delivers a message twice.
 	Duplicate float64

@@ -26,10 +26,10 @@
 //
 // # Consuming
 //
-// A source is a durable pull consumer with explicit acknowledgement. The server
-// confirms acknowledgements. Failed messages are deferred: in memory for a
-// short delay, by NakWithDelay for a long one. The message's delivery count is
-// the delivery's Attempt. Dead letters go to a separate stream.
+// A source is a durable pull consumer with explicit acknowledgment. The server
+// confirms acknowledgments. Failed messages are deferred: in memory for a short
+// delay, by NakWithDelay for a long one. The message's delivery count is the
+// delivery's Attempt. Dead letters go to a separate stream.
 //
 // Messages of one aggregate are handled in order as long as one process at a
 // time runs the source. JetStream distributes the messages of a durable

@@ -243,7 +243,7 @@ func (s *session) release(in *driver.Incoming) {
 	}
 }
 
-// Ack implements [driver.Session]. The server confirms each acknowledgement;
+// Ack implements [driver.Session]. The server confirms each acknowledgment;
 // all of them are in flight together.
 func (s *session) Ack(ctx context.Context, batch []*driver.Incoming) error {
 	errs := make([]error, len(batch))

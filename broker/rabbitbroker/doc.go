@@ -18,9 +18,9 @@
 // An event is one persistent message. Its topic is the exchange, and its
 // RoutingKey, or else its type, is the routing key. With [SinkConfig.ToQueues]
 // the topic is a queue. The message-id is the publish id: the event's id, or a
-// separate id for each deliberate replay. The headers are the CloudEvents
-// attributes in the AMQP binding ("cloudEvents:id", …) and the event's own
-// headers ("waybill:name"); content-type, type and timestamp are properties.
+// another id for each replay. The headers are the CloudEvents attributes in the
+// AMQP binding ("cloudEvents:id", …) and the event's own headers
+// ("waybill:name"); content-type, type and timestamp are properties.
 //
 // # Confirmation
 //

@@ -96,10 +96,10 @@ func incoming(queue string, d *amqp.Delivery) *driver.Incoming {
 // in flight.
 const unackedMax = 128
 
-// Ack implements driver.Session. The broker does not confirm acknowledgements;
-// it redelivers a message whose acknowledgement was lost. One acknowledgement
+// Ack implements driver.Session. The broker does not confirm acknowledgments;
+// it redelivers a message whose acknowledgment was lost. One acknowledgment
 // covers all deliveries before the first that is not done; deliveries behind it
-// wait. A quorum queue processes about thirty acknowledgements at a time and,
+// wait. A quorum queue processes about thirty acknowledgments at a time and,
 // when the channel is closed, forgets those that it has not processed.
 func (s *session) Ack(ctx context.Context, batch []*driver.Incoming) error {
 	release := s.link.guard(ctx)

@@ -98,7 +98,7 @@ func (s *Source) Run(ctx context.Context, c waybill.Sink) error {
 }
 
 // open opens a separate connection for the source: a broker that is short of
-// memory blocks publishing connections, and acknowledgements must go on.
+// memory blocks publishing connections, and acknowledgments must continue.
 func (s *Source) open(ctx context.Context) (driver.Session, error) {
 	opening, cancel := context.WithTimeoutCause(ctx, s.b.cfg.PublishTimeout, errSilent)
 	defer cancel()

@@ -14,14 +14,14 @@
 //
 // # Messages
 //
-// The message's UUID is the publish id: the event's id, or a separate id for
-// each deliberate replay. The metadata are CloudEvents attributes ("ce_id",
-// "ce_type", …) and the event's own headers ("waybill_name"), as on Kafka.
+// The message's UUID is the publish id: the event's id, or another id for each
+// replay. The metadata are CloudEvents attributes ("ce_id", "ce_type", …) and
+// the event's own headers ("waybill_name"), as on Kafka.
 //
 // A message that was published through [Publisher] leaves [Sink] and
 // [Subscriber] with its own UUID and metadata, in addition to the attributes; a
-// deliberate replay has a separate UUID ("UUID-r1"). If the metadata of such a
-// message use the name of an attribute ("ce_type"), the attribute moves to
+// replay has another UUID ("UUID-r1"). If the metadata of such a message use
+// the name of an attribute ("ce_type"), the attribute moves to
 // "_waybill_ce_type", where [Source] and [EventOf] find it. "ce_id" and
 // "ce_specversion" are always the attributes: the message's own are in
 // "waybill_ce_id" and "waybill_ce_specversion". Names of metadata must not

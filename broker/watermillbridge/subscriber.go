@@ -145,7 +145,7 @@ func (s *subscription) one(d *waybill.Delivery) error {
 		return errNack
 	case <-s.ctx.Done():
 	}
-	// Both may have happened; an acknowledgement takes precedence.
+	// Both may have happened; an acknowledgment takes precedence.
 	select {
 	case <-msg.Acked():
 		return nil

@@ -10,8 +10,8 @@
 // An event is one POST. The headers webhook-id, webhook-timestamp and
 // webhook-signature follow the specification, so that a receiver can verify
 // with any of its libraries that the request is genuine and new. The webhook-id
-// is the event's id; a deliberate replay has a separate one ("id-r1"), so that
-// a receiver that remembers ids does not drop it.
+// is the event's id; a replay has another one ("id-r1"), so that a receiver
+// that remembers ids does not drop it.
 //
 // The signature covers the id, the time and the body, and no other header.
 // Therefore the body of a signed request is the whole event, as a CloudEvents

@@ -21,7 +21,7 @@ var banned = regexp.MustCompile(`(?i)\b(` + strings.Join([]string{
 	"some" + "body", "no" + "body", "any" + "body", "every" + "body", "who" + "ever",
 	"in ha" + "nd", "put o" + "ff", "puts o" + "ff", "putting o" + "ff", "set asi" + "de", "for ev" + "er",
 	"behav" + "iour\\w*", "neigh" + "bour\\w*", "col" + "our\\w*", "fav" + "our\\w*", "hon" + "our\\w*",
-	"serial" + "ise\\w*", "author" + "ise\\w*", "recogn" + "ise\\w*", "enrol" + "ment",
+	"serial" + "ise\\w*", "author" + "ise\\w*", "recogn" + "ise\\w*", "enrol" + "ment", "acknowledge" + "ments?",
 	"seed docu" + "ments?", "protocol \\d+", "failure mode \\d+",
 }, "|") + `)\b`)
 

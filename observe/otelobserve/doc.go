@@ -25,7 +25,7 @@
 // travels through the table to the broker. Every attempt of a relay is a span
 // "send" in the event's own trace, and [Observer.Wrap] adds a span "process"
 // around the consumer, in whatever process it runs. A batch of several events
-// also has a span of its own, linked to the spans of the events. Span names and
+// also has a separate span, linked to the spans of the events. Span names and
 // attributes follow OpenTelemetry's semantic conventions for messaging. Spans
 // and labels contain no payloads, tenants, headers and aggregate ids.
 package otelobserve

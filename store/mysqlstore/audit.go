@@ -60,7 +60,7 @@ func (a *access) auditAlways(ctx context.Context, tx querier, n int64) error {
 	return err
 }
 
-// auditAlone is auditAlways in a transaction of its own.
+// auditAlone is auditAlways in a separate transaction.
 func (a *access) auditAlone(ctx context.Context, n int64) error {
 	if !audits(ctx) {
 		return nil

@@ -56,7 +56,7 @@
 // # Tested servers
 //
 // The suite of package drivertest passes on MySQL 9.7 and on MariaDB 10.11 with
-// the same statements. MySQL has one branch of its own: a statement cannot
+// the same statements. MySQL needs one separate branch: a statement cannot
 // prove its transaction there, so a write costs one more round trip. The store
 // refuses TiDB, which has no stored procedures and assigns AUTO_INCREMENT out
 // of order. After SetLanes, a writer that remembers the old number of lanes

@@ -247,7 +247,7 @@ func (s *backend) ResolveKey(ctx context.Context, id store.KeyID, end driver.Key
 	return false, fmt.Errorf("mysqlstore: an uncertain key cannot be resolved as %s", end.State)
 }
 
-// change changes a record in a transaction of its own, and reports whether the
+// change changes a record in a separate transaction, and reports whether the
 // record matched.
 func (s *backend) change(ctx context.Context, query string, data []byte, values *strings.Replacer) (bool, error) {
 	if _, err := s.facts(ctx, s.db); err != nil {

@@ -47,8 +47,8 @@ func (q *queue) rowDest(rec *eventrow.Record, final *bool, more ...any) []any {
 	return dest
 }
 
-// transact runs fn in a transaction of its own. A deadlock rolls everything
-// back, and transact runs fn again: fn must start from scratch.
+// transact runs fn in a new transaction. A deadlock rolls everything back, and
+// transact runs fn again: fn must start from scratch.
 func (a *access) transact(ctx context.Context, fn func(tx *sql.Tx) error) error {
 	for round := 0; ; round++ {
 		err := a.transactOnce(ctx, fn)

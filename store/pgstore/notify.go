@@ -143,8 +143,7 @@ func (c *core) keepListening(ctx context.Context, woken func(), connect func(ctx
 	}
 }
 
-// Watch implements [driver.Watcher], on a connection of its own beside the
-// pool.
+// Watch implements [driver.Watcher], on a separate connection beside the pool.
 func (s *pgxBackend) Watch(ctx context.Context, woken func()) {
 	s.keepListening(ctx, woken, func(ctx context.Context, use func(*pgx.Conn) error) error {
 		cfg := s.pool.Config()

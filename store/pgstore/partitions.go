@@ -29,10 +29,10 @@ WHERE h.oid = '{history}'::regclass`
 // forgetUntil records that the history is complete since $1 at the earliest.
 const forgetUntil = `WITH gone AS (SELECT $1::timestamptz AS at), ` + noteGone + ` SELECT`
 
-// Tidy implements [driver.Maintainer]. Each day has a transaction of its own,
-// so that its lock is short. If a day's partition cannot be created, because
-// the default partition already has rows of that day or is too large to scan,
-// the day stays in the default partition. An account without DDL privileges has
+// Tidy implements [driver.Maintainer]. Each day has a separate transaction, so
+// that its lock is short. If a day's partition cannot be created, because the
+// default partition already has rows of that day or is too large to scan, the
+// day stays in the default partition. An account without DDL privileges has
 // only the default partition. [Store.Purge] deletes rows in any partition.
 func (c *core) Tidy(ctx context.Context, age time.Duration) error {
 	if err := c.db.exec(ctx, c.sql.forgetNodes); err != nil {

@@ -162,7 +162,7 @@ func (s *session) Defer(ctx context.Context, tx pgx.Tx, evs []waybill.Event, acc
 	return nil
 }
 
-// flush sends the buffered events in a round trip of their own.
+// flush sends the buffered events in a separate round trip.
 func (s *session) flush(ctx context.Context) error {
 	if !s.pending() {
 		return nil

@@ -36,7 +36,7 @@
 // as Open sets it: with a lower setting, a power failure may take back a
 // transaction whose events have been delivered.
 //
-// SQLite has no clock of its own; it uses the clock of the process. All
-// processes that share the file run on one machine and share its clock, and
-// this package reads the same clock in Go.
+// SQLite has no clock; it uses the clock of the process. All processes that
+// share the file run on one machine and share its clock, and this package reads
+// the same clock in Go.
 package sqlitestore

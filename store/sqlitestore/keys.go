@@ -164,8 +164,8 @@ func (s *backend) ResolveKey(ctx context.Context, id store.KeyID, end driver.Key
 	})
 }
 
-// changesKey runs a statement in a transaction of its own, and reports whether
-// it changed a record. It reads the clock after it has the write lock.
+// changesKey runs a statement in a separate transaction, and reports whether it
+// changed a record. It reads the clock after it has the write lock.
 func (s *backend) changesKey(ctx context.Context, which func(now time.Time) (*statement, []any)) (bool, error) {
 	changed := false
 	err := s.within(ctx, func(ctx context.Context, t txTarget) error {
