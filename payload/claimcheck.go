@@ -32,9 +32,11 @@ type Bucket interface {
 // carries the blob's key and its SHA-256. Put it last, so that the blob is
 // compressed and encrypted.
 //
-// The key is DATE/ID, with the UTC date of the event's id. The blob is stored
-// before the transaction commits: a rollback leaves it behind. Let the bucket
-// expire blobs after the history's retention.
+// The key is DATE/ID-HASH, with the UTC date of the event's id and the begin of
+// the SHA-256: another write of the same event, which a retry makes and
+// encryption changes, has a blob of its own. The blob is stored before the
+// transaction commits: a rollback leaves it behind. Let the bucket expire blobs
+// after the history's retention.
 func ClaimCheck(b Bucket, above int) Transform { return claimCheck{b, above} }
 
 type claimCheck struct {
@@ -53,12 +55,13 @@ func (c claimCheck) Seal(ctx context.Context, ev waybill.Event, data []byte) ([]
 	if len(data) > MaxOpened {
 		return nil, nil, false, fmt.Errorf("the payload has %d bytes, and the limit is %d", len(data), MaxOpened)
 	}
-	key := ev.ID.Time().UTC().Format("2006-01-02") + "/" + ev.ID.String()
+	hash := sha256.Sum256(data)
+	sum := hex.EncodeToString(hash[:])
+	key := ev.ID.Time().UTC().Format("2006-01-02") + "/" + ev.ID.String() + "-" + sum[:16]
 	if err := c.bucket.Put(ctx, key, data); err != nil {
 		return nil, nil, false, fmt.Errorf("store the blob %s: %w", key, err)
 	}
-	sum := sha256.Sum256(data)
-	return []byte{}, Params{"blob": key, "sha256": hex.EncodeToString(sum[:]), "size": strconv.Itoa(len(data))}, true, nil
+	return []byte{}, Params{"blob": key, "sha256": sum, "size": strconv.Itoa(len(data))}, true, nil
 }
 
 // Open reads the blob. A blob that is gone or that has other content is a

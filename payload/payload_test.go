@@ -178,7 +178,11 @@ func TestClaimCheck(t *testing.T) {
 	if len(sealed.Payload) != 0 {
 		t.Errorf("%d bytes stay in the event", len(sealed.Payload))
 	}
-	file := filepath.Join(dir, sealed.ID.Time().UTC().Format("2006-01-02"), sealed.ID.String())
+	files, err := filepath.Glob(filepath.Join(dir, sealed.ID.Time().UTC().Format("2006-01-02"), sealed.ID.String()+"-*"))
+	if err != nil || len(files) != 1 {
+		t.Fatalf("the blobs are %v, %v", files, err)
+	}
+	file := files[0]
 	if got := seal(t, p, note(95)); len(got.Payload) == 0 {
 		t.Error("a small payload went to the bucket")
 	}
@@ -186,7 +190,7 @@ func TestClaimCheck(t *testing.T) {
 	if err := os.WriteFile(file, []byte("other"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	_, err := p.Open(t.Context(), sealed)
+	_, err = p.Open(t.Context(), sealed)
 	if class, _ := waybill.Classify(err); class != waybill.ClassPermanent || !strings.Contains(err.Error(), "differs from the payload") {
 		t.Errorf("a changed blob: %v, %v", class, err)
 	}
@@ -211,6 +215,20 @@ func TestClaimCheck(t *testing.T) {
 		if _, err := payload.Folder(dir).Get(t.Context(), outside); err == nil || errors.Is(err, payload.ErrGone) {
 			t.Errorf("the key %q: %v", outside, err)
 		}
+	}
+}
+
+// TestWrittenAgain: an event that is written again with the same id, as after a
+// commit with an unknown outcome, does not change the blob of the first write.
+// Encryption gives the second write other data.
+func TestWrittenAgain(t *testing.T) {
+	p := pipeline(t, encrypt(t, key("k1", 1)), payload.ClaimCheck(payload.Folder(t.TempDir()), 100))
+	ev := note(700)
+	committed := seal(t, p, ev)
+	seal(t, p, ev)
+	opened, err := p.Open(t.Context(), committed)
+	if err != nil || !bytes.Equal(opened.Payload, ev.Payload) {
+		t.Errorf("after the second write: %v", err)
 	}
 }
 
