@@ -114,7 +114,7 @@ func (f *cronField) parse(text string) (bits uint64, err error) {
 		if err != nil {
 			return 0, err
 		}
-		for v := first; v <= last; v += step {
+		for v := first; v <= last; v += min(step, f.max+1) { // a larger step could overflow
 			bits |= 1 << v
 		}
 	}

@@ -31,6 +31,7 @@ func TestCron(t *testing.T) {
 		{"0 0 * * sun", "2026-01-01 00:00", time.UTC, []string{"Sun 2026-01-04 00:00 UTC"}},
 		{"0 0 29 feb *", "2096-03-01 00:00", time.UTC, []string{"Fri 2104-02-29 00:00 UTC"}},
 		{"0 12 31 * *", "2026-03-31 12:00", time.UTC, []string{"Sun 2026-05-31 12:00 UTC"}},
+		{"0 0 */9223372036854775807 * *", "2026-01-01 00:00", time.UTC, []string{"Sun 2026-02-01 00:00 UTC"}},
 		{"@yearly", "2026-01-01 00:00", time.UTC, []string{"Fri 2027-01-01 00:00 UTC"}},
 		{"@monthly", "2026-01-01 00:00", time.UTC, []string{"Sun 2026-02-01 00:00 UTC"}},
 		{"@weekly", "2026-01-01 00:00", time.UTC, []string{"Sun 2026-01-04 00:00 UTC"}},
