@@ -61,8 +61,11 @@ func Options(text string) (*redis.UniversalOptions, error) {
 		secure.ServerName = opts.TLSConfig.ServerName
 		opts.TLSConfig = secure
 	}
+	copyOptions(out, opts)
 	port := serverPort
 	switch {
+	case opts.Network == "unix":
+		return overSocket(out, opts.Addr)
 	case out.MasterName != "":
 		port = sentinelPort
 	case len(hosts) > 1:
@@ -77,7 +80,15 @@ func Options(text string) (*redis.UniversalOptions, error) {
 		// The client takes the name of each host that it connects to.
 		opts.TLSConfig.ServerName = ""
 	}
-	copyOptions(out, opts)
+	return out, nil
+}
+
+// overSocket returns the options for a Unix socket, whose path is the address.
+func overSocket(out *redis.UniversalOptions, path string) (*redis.UniversalOptions, error) {
+	if out.MasterName != "" || out.SentinelUsername != "" || out.SentinelPassword != "" {
+		return nil, errors.New("a Unix socket has no sentinels")
+	}
+	out.Addrs = []string{path}
 	return out, nil
 }
 

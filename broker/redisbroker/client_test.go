@@ -36,11 +36,16 @@ func TestOptions(t *testing.T) {
 	if err != nil || opts.TLSConfig == nil || opts.TLSConfig.ServerName != "a" || opts.Addrs[0] != "a:6379" {
 		t.Errorf("TLS with one host: %+v, %v", opts, err)
 	}
+	opts, err = redisbroker.Options("unix://u:p@/run/redis.sock?db=2")
+	if err != nil || strings.Join(opts.Addrs, " ") != "/run/redis.sock" || opts.Username != "u" || opts.DB != 2 {
+		t.Errorf("a Unix socket: %+v, %v", opts, err)
+	}
 	for text, want := range map[string]string{
-		"redis://a,b":                    "several hosts require the parameter sentinel",
-		"redis://a,b?sentinel=":          "parameter sentinel: want the name of the primary",
-		"redis://a?sentinel_password=sp": "parameters sentinel_username and sentinel_password require the parameter sentinel",
-		"redis://a,b c?sentinel=prime":   `host "b c" is malformed`,
+		"unix:///run/redis.sock?sentinel=prime": "a Unix socket has no sentinels",
+		"redis://a,b":                           "several hosts require the parameter sentinel",
+		"redis://a,b?sentinel=":                 "parameter sentinel: want the name of the primary",
+		"redis://a?sentinel_password=sp":        "parameters sentinel_username and sentinel_password require the parameter sentinel",
+		"redis://a,b c?sentinel=prime":          `host "b c" is malformed`,
 	} {
 		if _, err := redisbroker.Options(text); err == nil || err.Error() != want {
 			t.Errorf("%s: %v, want %s", text, err, want)
