@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -70,6 +71,9 @@ type Destination struct {
 }
 
 const (
+	// maxRate is far above every sink, and far below what a number of tokens
+	// can hold.
+	maxRate            = 1e9
 	defaultDivertAfter = 250 * time.Millisecond
 	defaultPauseAfter  = 100
 )
@@ -111,6 +115,9 @@ func (d *Destination) problems() []error {
 	}
 	if d.Rate < 0 {
 		problem("Rate", "%v is negative", d.Rate)
+	}
+	if d.Rate > maxRate || math.IsNaN(d.Rate) {
+		problem("Rate", "%v is not a number up to %d; 0 means no limit", d.Rate, int(maxRate))
 	}
 	if d.BackoffBase < 0 {
 		problem("BackoffBase", "%v is negative", d.BackoffBase)

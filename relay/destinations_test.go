@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -512,7 +513,7 @@ func TestDestinationErrors(t *testing.T) {
 	_, err := relay.NewTo(f.db, relay.Config{},
 		relay.Destination{Name: "a b", Concurrency: -1, Rate: -1},
 		relay.Destination{Name: "x", Sink: &place{}, BackoffBase: time.Hour, BackoffSeries: []time.Duration{-1}, OnDead: 5, DeliverTimeout: -1, UnknownGrace: -1},
-		relay.Destination{Name: "x", Sink: &place{}})
+		relay.Destination{Name: "x", Sink: &place{}, Rate: math.Inf(1)}, relay.Destination{Name: "y", Sink: &place{}, Rate: math.NaN()})
 	want := `relay: destination 1 ("a b"): Destination.Name: "a b" contains a space or a control character
 Destination.Sink: is nil
 Destination.Concurrency: -1 is negative
@@ -522,7 +523,9 @@ Destination.BackoffSeries[0]: -1ns is negative
 Destination.UnknownGrace: -1ns is negative
 Destination.OnDead: 5 is neither Continue nor Block
 Destination.DeliverTimeout: -1ns is negative
-destination 3 ("x"): Destination.Name: two destinations have this name`
+destination 3 ("x"): Destination.Rate: +Inf is not a number up to 1000000000; 0 means no limit
+destination 3 ("x"): Destination.Name: two destinations have this name
+destination 4 ("y"): Destination.Rate: NaN is not a number up to 1000000000; 0 means no limit`
 	if err == nil || err.Error() != want {
 		t.Errorf("error:\n%v\nwant:\n%s", err, want)
 	}
