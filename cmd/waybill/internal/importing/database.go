@@ -179,3 +179,43 @@ func (d *Database) in(expression string, n, values int) string {
 	}
 	return "(" + expression + ") IN (" + strings.Join(marks, ", ") + ")"
 }
+
+// timeColumns are the columns of plans that have times.
+var timeColumns = []string{"available_at", "created_at", "timestamp"}
+
+// absolute replaces the expressions of a plan whose times MySQL would show in
+// the time zone of the session: those of the type TIMESTAMP. They are read as
+// microseconds since 1970, which depend on no zone.
+func (d *Database) absolute(ctx context.Context, p *Plan) error {
+	if d.kind != connect.MySQL {
+		return nil
+	}
+	for _, name := range timeColumns {
+		expression, ok := p.Columns[name]
+		if !ok {
+			continue
+		}
+		zoned, err := d.isTimestamp(ctx, p.Table, expression)
+		if err != nil {
+			return err
+		}
+		if zoned {
+			p.Columns[name] = "CAST(NULLIF(UNIX_TIMESTAMP(" + expression + "), 0) * 1000000 AS SIGNED)"
+		}
+	}
+	return nil
+}
+
+// isTimestamp reports whether an expression has the type TIMESTAMP.
+func (d *Database) isTimestamp(ctx context.Context, t *Table, expression string) (bool, error) {
+	rows, err := d.sql.QueryContext(ctx, "SELECT "+expression+" FROM "+t.SQL+" WHERE 1 = 0")
+	if err != nil {
+		return false, err
+	}
+	defer rows.Close()
+	types, err := rows.ColumnTypes()
+	if err != nil {
+		return false, err
+	}
+	return len(types) == 1 && types[0].DatabaseTypeName() == "TIMESTAMP", rows.Err()
+}

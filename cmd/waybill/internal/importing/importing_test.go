@@ -14,6 +14,7 @@ import (
 	"github.com/waybillhq/waybill/cmd/waybill/internal/connect"
 	"github.com/waybillhq/waybill/cmd/waybill/internal/hint"
 	"github.com/waybillhq/waybill/cmd/waybill/internal/importing"
+	"github.com/waybillhq/waybill/internal/testserver"
 )
 
 // TestOwnTable: every field of an event comes from its column, in the order of
@@ -96,6 +97,39 @@ func TestImportedOnce(t *testing.T) {
 		b.run(b.own(), importing.Options{}, importing.Report{Waiting: 8, Imported: 1, Before: 7})
 		b.equal("delivered", b.deliver(), append(payloads(0, 0), payloads(6, 7)...))
 	})
+}
+
+// TestTimesOfASession: a TIMESTAMP of MySQL is a point in time, and comes as the
+// time of day in the session's zone. A DATETIME has no zone, and is in UTC.
+func TestTimesOfASession(t *testing.T) {
+	for _, kind := range []string{connect.MySQL, testserver.MariaDBName} {
+		t.Run(kind, func(t *testing.T) {
+			b := newBed(t, kind)
+			for i, one := range b.environ {
+				if strings.HasPrefix(one, "WAYBILL_STORE=") {
+					b.environ[i] += "?time_zone=%27%2B05%3A30%27"
+				}
+			}
+			zoned, err := open(b.Context(), b.environ)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = zoned.Close() })
+			b.st = zoned
+			b.exec(`CREATE TABLE shop_outbox (id int PRIMARY KEY, at timestamp(6) NULL, plain datetime(6) NULL)`)
+			b.exec(`INSERT INTO shop_outbox VALUES (1, FROM_UNIXTIME(1767225600.25), '2026-01-01 00:00:00.25'), (2, NULL, NULL)`)
+			for _, column := range []string{"at", "plain"} {
+				b.exec(`DELETE FROM waybill_outbox`)
+				b.exec(`DELETE FROM waybill_job_sent`)
+				b.exec(`DELETE FROM waybill_dedup`)
+				b.run(importing.OwnTable{Table: b.table, ID: "id", Columns: map[string]string{"type": "'A'", "payload": "'1'", "created_at": column}},
+					importing.Options{}, importing.Report{Waiting: 2, Imported: 2})
+				if n := b.number(`SELECT COUNT(*) FROM waybill_outbox WHERE occurred_at = '2026-01-01 00:00:00.25'`); n != 1 {
+					t.Errorf("%s: the time of the event is another one", column)
+				}
+			}
+		})
+	}
 }
 
 // TestMarkAndDelete: rows are changed in the transaction that imports them,

@@ -132,6 +132,9 @@ func Run(ctx context.Context, st *connect.Store, layout Layout, opts Options) (R
 		return m.rep, err
 	}
 	m.rep.Source, m.rep.Table = m.plan.Source, m.plan.Table.String()
+	if err := m.db.absolute(ctx, m.plan); err != nil {
+		return m.rep, m.reading(err)
+	}
 	if opts.Done == Mark && m.plan.Mark == nil {
 		return m.rep, hint.New("leave the rows, or use --delete", "%s has no state of its own that --mark could set", m.rep.Table)
 	}
