@@ -11,6 +11,7 @@ import (
 	"github.com/waybillhq/waybill/admin"
 	"github.com/waybillhq/waybill/cmd/waybill/internal/hint"
 	"github.com/waybillhq/waybill/cmd/waybill/internal/view"
+	"github.com/waybillhq/waybill/internal/words"
 	"github.com/waybillhq/waybill/store"
 )
 
@@ -118,8 +119,8 @@ func (a *app) printDestination(v view.Destination) error {
 	t.row("ready", v.Ready, "in the backlog, and ready")
 	t.row("scheduled", v.Scheduled, "replayed dead letters")
 	t.row("failed", v.Failed, "wait for a retry")
-	t.row("dead", v.Dead, "dead letters: waybill dead list --destination "+v.Name)
-	t.row("holding", v.Holding, "block their aggregate: waybill blocked list --destination "+v.Name)
+	t.row("dead", v.Dead, "dead letters: waybill dead list --destination "+words.Quoted(v.Name))
+	t.row("holding", v.Holding, "block their aggregate: waybill blocked list --destination "+words.Quoted(v.Name))
 	t.row("max attempts", v.MaxAttempts, "highest number of a pending event")
 	t.row("lag", seconds(v.LagSeconds), "age of the oldest event in the backlog")
 	t.row("paused", yesNo(!v.PausedAt.IsZero()), pause(v.PausedAt, v.Reason))
