@@ -1,10 +1,12 @@
 package mysqlstore
 
 import (
+	"bytes"
 	"context"
 	"database/sql"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"time"
 
@@ -76,14 +78,13 @@ FROM (SELECT COUNT(*) AS n, COALESCE(MAX(attempts), 0) AS attempts FROM {outbox}
  (SELECT COUNT(*) AS n, COALESCE(SUM(attempts > 0), 0) AS failed, COALESCE(MAX(attempts), 0) AS attempts,
   COALESCE(SUM(holds), 0) AS holding FROM {delayed} WHERE ` + lanes + `) AS d,
  (SELECT COUNT(*) AS n, COALESCE(SUM(holds), 0) AS holding FROM {dead} WHERE ` + lanes + `) AS e`),
-		// One row per lane: primary key of backlog, index due of
+		// The standing of the server, and one row per lane: primary key of backlog, index due of
 		// backlog_delayed, index holds of backlog_dead. The limits keep the
 		// server from reading these tables as a whole.
-		occupied: r(`SELECT l.lane FROM {lane} AS l WHERE COALESCE(
+		occupied: r(`SELECT -1 AS lane, ` + standingColumn + ` AS standing UNION ALL SELECT l.lane, NULL FROM {lane} AS l WHERE COALESCE(
  (SELECT 1 FROM {outbox} AS o FORCE INDEX (PRIMARY) WHERE o.lane = l.lane + ` + base + ` LIMIT 1),
  (SELECT 1 FROM {delayed} AS o FORCE INDEX (due) WHERE o.lane = l.lane + ` + base + ` LIMIT 1),
- (SELECT 1 FROM {dead} AS o FORCE INDEX (holds) WHERE o.lane = l.lane + ` + base + ` AND o.holds = 1 LIMIT 1)) = 1
-ORDER BY l.lane`),
+ (SELECT 1 FROM {dead} AS o FORCE INDEX (holds) WHERE o.lane = l.lane + ` + base + ` AND o.holds = 1 LIMIT 1)) = 1`),
 		// Index done_at of history. The last column says whether the backlog
 		// has a row of the event: index id, and the primary keys.
 		past: r(`SELECT o.number, ` + micros + `o.done_at), o.id, COALESCE(
@@ -264,10 +265,21 @@ func (b *backlog) Unblock(ctx context.Context, ids []waybill.ID) ([]waybill.ID, 
 func (b *backlog) Occupied(ctx context.Context) ([]int, error) {
 	var lanes []int
 	var lane int
-	err := each(ctx, b.queue.db, b.own.occupied, nil, func() { lanes = append(lanes, lane) }, &lane)
+	var by, text []byte
+	err := each(ctx, b.queue.db, b.own.occupied, nil, func() {
+		if lane < 0 {
+			by = bytes.Clone(text)
+			return
+		}
+		lanes = append(lanes, lane)
+	}, &lane, &text)
+	if err == nil {
+		err = b.queue.readOn(by, noLanes)
+	}
 	if err != nil {
 		return nil, b.queue.explain(err)
 	}
+	slices.Sort(lanes)
 	return lanes, nil
 }
 

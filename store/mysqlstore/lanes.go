@@ -28,7 +28,13 @@ func (s *backend) Heartbeat(ctx context.Context, node store.Node, lease time.Dur
 	var relay []byte
 	var live bool
 	args := []any{node.ID[:], []byte(node.Relay), lease.Microseconds(), []byte(node.Report)}
-	err := each(ctx, s.db, s.sql.heartbeat, args, func() {
+	// The connections of a pool may lead to different servers.
+	conn, err := s.db.Conn(ctx)
+	if err != nil {
+		return m, s.explain(err)
+	}
+	defer conn.Close() //nolint:errcheck // it goes back to the pool
+	err = each(ctx, conn, s.sql.heartbeat, args, func() {
 		switch kind {
 		case 0:
 			other = string(relay)
@@ -44,7 +50,7 @@ func (s *backend) Heartbeat(ctx context.Context, node store.Node, lease time.Dur
 	if other != "" {
 		return store.Membership{}, fmt.Errorf("mysqlstore: %w: %q", waybill.ErrOtherRelay, other)
 	}
-	if err := s.beat(ctx); err != nil {
+	if err := s.beat(ctx, conn); err != nil {
 		return store.Membership{}, err
 	}
 	slices.SortFunc(m.Nodes, func(a, b store.Node) int { return bytes.Compare(a.ID[:], b.ID[:]) })
@@ -126,7 +132,7 @@ func (s *backend) freeLanes(ctx context.Context, node store.Node, lanes []int) (
 		}
 	}, &row.lane, &row.epoch, &row.owner, &row.dirty, &row.window, &row.live, &text)
 	if err == nil {
-		err = errors.Join(at.scan(own), s.primaries.check(at, nil))
+		err = errors.Join(at.scan(own), s.primaries.check(at, noLanes))
 	}
 	if err != nil {
 		return nil, at, s.explain(err)

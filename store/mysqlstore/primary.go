@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"iter"
 	"strconv"
 	"strings"
 	"sync"
@@ -104,10 +105,24 @@ func (p *primaries) see(s standing) {
 	}
 }
 
+// noLanes are the lanes of a read of no lane in particular.
+func noLanes(func(int) bool) {}
+
+// lanesOfRows are the lanes of rows.
+func lanesOfRows(rows []store.Row) iter.Seq[int] {
+	return func(yield func(int) bool) {
+		for i := range rows {
+			if !yield(rows[i].Lane) {
+				return
+			}
+		}
+	}
+}
+
 // check returns an error unless the standing is that of the last heartbeat, and
-// the lanes of the rows were acquired in its term. Stores without a heartbeat
-// read everything.
-func (p *primaries) check(s standing, rows []store.Row) error {
+// the lanes that were read were acquired in its term. Stores without a
+// heartbeat read everything.
+func (p *primaries) check(s standing, lanes iter.Seq[int]) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.seen.term == 0 {
@@ -116,8 +131,8 @@ func (p *primaries) check(s standing, rows []store.Row) error {
 	if s != p.seen {
 		return errChanged(s, p.seen)
 	}
-	for i := range rows {
-		lane := rows[i].Lane % sqlstore.MaxLanes
+	for lane := range lanes {
+		lane %= sqlstore.MaxLanes
 		if leased := p.leased[lane]; leased != 0 && leased != s.term {
 			return fmt.Errorf("the database has failed over (term %d follows %d) since lane %d was acquired", s.term, leased, lane)
 		}
@@ -158,10 +173,10 @@ func (s *backend) standing(ctx context.Context, q querier) (at standing, err err
 	return at, at.scan(text)
 }
 
-// beat compares the server of a heartbeat with the last one. Its error means
-// that the heartbeat does not count.
-func (s *backend) beat(ctx context.Context) error {
-	at, err := s.standing(ctx, s.db)
+// beat compares the server of a heartbeat, over whose connection it asks, with
+// the last one. Its error means that the heartbeat does not count.
+func (s *backend) beat(ctx context.Context, conn querier) error {
+	at, err := s.standing(ctx, conn)
 	if err != nil {
 		return s.explain(err)
 	}

@@ -76,8 +76,8 @@ func onServers(t *testing.T, test func(t *servers)) {
 	}
 }
 
-// fill writes a ready event with a priority, a delayed event that is due, and
-// an event of a backlog.
+// fill writes a ready event with a priority, a delayed event that is due, an
+// event of a backlog, and a dead letter of each that holds its aggregate.
 func (t *servers) fill(db *sql.DB) {
 	t.Helper()
 	for _, statement := range []string{
@@ -86,6 +86,10 @@ func (t *servers) fill(db *sql.DB) {
 VALUES (0, 1000, '1123456789abcdef', 'B', '', 1, UTC_TIMESTAMP(6), 0, '', UTC_TIMESTAMP(6), UTC_TIMESTAMP(6) - INTERVAL 1 SECOND, 0, 0, 0)`,
 		`INSERT INTO waybill_backlog (lane, seq, id, type, aggregate_type, aggregate_id, schema_version, occurred_at, priority, payload, created_at, attempts, replay, final)
 VALUES (1024, 1, '2123456789abcdef', 'C', '', 'a', 1, UTC_TIMESTAMP(6), 1, '', UTC_TIMESTAMP(6), 0, 0, 0)`,
+		`INSERT INTO waybill_dead (lane, seq, id, type, aggregate_type, aggregate_id, schema_version, occurred_at, priority, payload, created_at, died_at, attempts, replay, holds)
+VALUES (0, 1001, '3123456789abcdef', 'D', '', 'd', 1, UTC_TIMESTAMP(6), 0, '', UTC_TIMESTAMP(6), UTC_TIMESTAMP(6), 0, 0, 1)`,
+		`INSERT INTO waybill_backlog_dead (lane, seq, id, type, aggregate_type, aggregate_id, schema_version, occurred_at, priority, payload, created_at, died_at, attempts, replay, holds)
+VALUES (1024, 1001, '4123456789abcdef', 'D', '', 'd', 1, UTC_TIMESTAMP(6), 0, '', UTC_TIMESTAMP(6), UTC_TIMESTAMP(6), 0, 0, 1)`,
 	} {
 		exec(t.T, db, statement)
 	}
@@ -204,27 +208,41 @@ func (p *process) acquiresNothing(words ...string) {
 	}
 }
 
-// read returns the number of rows of each read for deliveries.
+// read returns the number of rows of each read that decides on deliveries.
 func (p *process) read() (rows map[string]int, errs map[string]error) {
 	rows, errs = make(map[string]int), make(map[string]error)
-	ctx, from, agg := p.Context(), driver.Cursor{Lane: 0}, store.Aggregate{Type: waybill.GlobalAggregate, ID: "a"}
+	ctx, from, agg := p.Context(), []driver.Cursor{{Lane: 0}}, store.Aggregate{Type: waybill.GlobalAggregate, ID: "a"}
 	for of, reads := range map[string]interface {
 		driver.Reader
 		driver.Seeker
 	}{"outbox": p.Relay, "backlog": p.backlog} {
-		for name, read := range map[string]func() (driver.Page, error){
-			"Fetch":          func() (driver.Page, error) { return reads.Fetch(ctx, []driver.Cursor{from}, 10) },
-			"Load":           func() (driver.Page, error) { return reads.Load(ctx, []store.Key{{Lane: 0, Seq: 1}}) },
-			"FetchAggregate": func() (driver.Page, error) { return reads.FetchAggregate(ctx, agg, from, 10) },
-			"FetchPriority":  func() (driver.Page, error) { return reads.FetchPriority(ctx, []driver.Cursor{from}, 10) },
+		for name, read := range map[string]func() (int, error){
+			"Fetch":          pageOf(func() (driver.Page, error) { return reads.Fetch(ctx, from, 10) }),
+			"Load":           pageOf(func() (driver.Page, error) { return reads.Load(ctx, []store.Key{{Lane: 0, Seq: 1}}) }),
+			"FetchAggregate": pageOf(func() (driver.Page, error) { return reads.FetchAggregate(ctx, agg, from[0], 10) }),
+			"FetchPriority":  pageOf(func() (driver.Page, error) { return reads.FetchPriority(ctx, from, 10) }),
+			"Sweep": func() (int, error) {
+				seen, err := reads.Sweep(ctx, from, 10)
+				return len(seen), err
+			},
+			"Holds": func() (int, error) {
+				holds, err := reads.Holds(ctx, []int{0})
+				return len(holds), err
+			},
 		} {
-			page, err := read()
-			rows[of+" "+name], errs[of+" "+name] = len(page.Rows), err
+			rows[of+" "+name], errs[of+" "+name] = read()
 		}
 	}
-	page, err := p.Due(ctx, []int{0}, 10)
-	rows["Due"], errs["Due"] = len(page.Rows), err
+	rows["Due"], errs["Due"] = pageOf(func() (driver.Page, error) { return p.Due(ctx, []int{0}, 10) })()
 	return rows, errs
+}
+
+// pageOf returns the number of rows of a page.
+func pageOf(read func() (driver.Page, error)) func() (int, error) {
+	return func() (int, error) {
+		page, err := read()
+		return len(page.Rows), err
+	}
 }
 
 // reads requires that each read returns its row.
@@ -330,9 +348,42 @@ func testFormerPrimaryServer(t *servers) {
 	r.refused(words...)
 	r.blind(words...)
 	r.acquiresNothing(words...)
+	if lanes, err := r.backlog.Occupied(t.Context()); err == nil || !containsAll(err.Error(), words...) || len(lanes) > 0 {
+		t.Errorf("Occupied = %v, %v", lanes, err)
+	}
 	t.at.Store(b)
 	r.beat()
 	r.reads()
+
+	// The second statement of a read goes to the former primary.
+	dialed := 0
+	t.dial = func() {
+		dialed++
+		t.at.Store(map[bool]int64{true: a, false: b}[dialed == 2])
+	}
+	if page, err := r.FetchPriority(t.Context(), []driver.Cursor{{Lane: 0}}, 10); err == nil || !containsAll(err.Error(), words...) {
+		t.Errorf("FetchPriority with two servers: %d rows, %v, with %d statements", len(page.Rows), err, dialed)
+	}
+}
+
+// TestHeartbeatOnOneServer: the server changes between the statements of a
+// heartbeat. A lease that was renewed on the former one does not count.
+func TestHeartbeatOnOneServer(t *testing.T) { onServers(t, testHeartbeatOnOneServer) }
+
+func testHeartbeatOnOneServer(t *servers) {
+	t.relay().beat()
+	t.replicate(a, b)
+	t.at.Store(b)
+	r := t.relay()
+	r.beat()
+	t.at.Store(a)
+	dialed := 0
+	t.dial = func() {
+		if dialed++; dialed == 2 {
+			t.at.Store(b)
+		}
+	}
+	r.refused("former primary", t.server(a))
 }
 
 // TestChangesOfOneServer: the primary changes twice between two heartbeats of a

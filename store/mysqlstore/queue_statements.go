@@ -13,12 +13,13 @@ import (
 type queueStatements struct {
 	clock                 string
 	fetchPage, fetch      string
-	load, sweep           string
+	load, sweepOn, sweep  string
 	follow, followKeys    string
 	dueClock, fewDelayed  string
 	dueKeys, due          string
 	holds                 string
-	urgentKeys, plain     string
+	urgentKeys            string
+	plainOn, plain        string
 	find                  string
 	count, list           [4]string
 	recent, recentFloor   string
@@ -155,23 +156,27 @@ FROM {outbox} AS o FORCE INDEX (PRIMARY) WHERE {where} ORDER BY lane, seq LIMIT 
 FROM ({keys}) AS k STRAIGHT_JOIN {outbox} AS o FORCE INDEX (PRIMARY) ON o.lane = k.lane AND o.seq = k.seq`),
 		load: r(clock + ` UNION ALL SELECT ` + ready + `
 FROM ` + keyTable + ` STRAIGHT_JOIN {outbox} AS o FORCE INDEX (PRIMARY) ON o.lane = k.lane AND o.seq = k.seq`),
-		sweep: r(`(SELECT lane, seq, id, ` + aggregateColumns + ` FROM {outbox} FORCE INDEX (PRIMARY) WHERE {where} ORDER BY lane, seq LIMIT {limit})`),
+		// Reads of keys begin with a row that has the standing of the server as
+		// its tenant, and the lane -1 or no aggregate.
+		sweepOn: r(`SELECT -1 AS lane, 0 AS seq, NULL AS id, ` + standingColumn + ` AS tenant_id, NULL AS aggregate_type, NULL AS aggregate_id UNION ALL `),
+		sweep:   r(`(SELECT lane, seq, id, ` + aggregateColumns + ` FROM {outbox} FORCE INDEX (PRIMARY) WHERE {where} ORDER BY lane, seq LIMIT {limit})`),
 		// Primary key of outbox (lane, seq); rows of other aggregates are
 		// skipped.
 		followKeys: r(`SELECT lane, seq FROM {outbox} FORCE INDEX (PRIMARY) WHERE {where} AND aggregate_id = ? AND ` + shownType + ` = ?
  AND COALESCE(tenant_id, '') = ? ORDER BY seq LIMIT {limit}`),
 		urgentKeys: r(l.urgentKeys()),
 		// Primary key of outbox (lane, seq).
+		plainOn: r(`SELECT ` + standingColumn + ` AS tenant_id, NULL AS aggregate_type, NULL AS aggregate_id, 0 AS seq UNION ALL `),
 		plain: r(`SELECT ` + aggregateColumns + `, MIN(seq) FROM {outbox} FORCE INDEX (PRIMARY)
 WHERE {where} AND priority <= 0 AND aggregate_id IN ({ids}) GROUP BY ` + aggregateColumns),
 		// Index due of delayed (lane, due_at, seq), which also contains the id.
 		// The first row that is not due gives the time of the next read.
-		dueClock: `SELECT ` + micros + `UTC_TIMESTAMP(6)), 0, NULL, 2 UNION ALL `,
-		fewDelayed: r(`(SELECT ` + micros + `due_at), seq, id, due_at <= UTC_TIMESTAMP(6) FROM {delayed} FORCE INDEX (due)
+		dueClock: r(`SELECT ` + micros + `UTC_TIMESTAMP(6)), 0, NULL, 2, ` + standingColumn + ` UNION ALL `),
+		fewDelayed: r(`(SELECT ` + micros + `due_at), seq, id, due_at <= UTC_TIMESTAMP(6), NULL FROM {delayed} FORCE INDEX (due)
  WHERE lane IN ({numbers}) LIMIT ` + strconv.Itoa(fewDelayed+1) + `)`),
-		dueKeys: r(`(SELECT ` + micros + `due_at), seq, id, 1 FROM {delayed} FORCE INDEX (due)
+		dueKeys: r(`(SELECT ` + micros + `due_at), seq, id, 1, NULL FROM {delayed} FORCE INDEX (due)
  WHERE lane = {number} AND due_at <= UTC_TIMESTAMP(6) ORDER BY due_at, seq LIMIT {limit})
-UNION ALL (SELECT ` + micros + `due_at), seq, id, 0 FROM {delayed} FORCE INDEX (due)
+UNION ALL (SELECT ` + micros + `due_at), seq, id, 0, NULL FROM {delayed} FORCE INDEX (due)
  WHERE lane = {number} AND due_at > UTC_TIMESTAMP(6) ORDER BY due_at, seq LIMIT 1)`),
 		// Primary key of delayed.
 		due: r(clock + ` UNION ALL SELECT ` + readColumns + `, ` + micros + `o.due_at), o.attempts, o.replay, o.holds, CAST(o.last_error AS BINARY)` + final + `
@@ -179,7 +184,8 @@ FROM ` + idTable + `
 STRAIGHT_JOIN {delayed} AS o FORCE INDEX (PRIMARY) ON o.id = UNHEX(k.id)` + own + ` WHERE o.due_at <= UTC_TIMESTAMP(6)`),
 
 		// Index holds (lane, holds) of each table.
-		holds: r(`SELECT lane, seq, id, ` + aggregateColumns + `, 0 FROM {delayed} FORCE INDEX (holds) WHERE lane IN ({numbers}) AND holds = 1
+		holds: r(`SELECT -1 AS lane, 0 AS seq, NULL AS id, ` + standingColumn + ` AS tenant_id, NULL AS aggregate_type, NULL AS aggregate_id, 0
+UNION ALL SELECT lane, seq, id, ` + aggregateColumns + `, 0 FROM {delayed} FORCE INDEX (holds) WHERE lane IN ({numbers}) AND holds = 1
 UNION ALL SELECT lane, seq, id, ` + aggregateColumns + `, 1 FROM {dead} FORCE INDEX (holds) WHERE lane IN ({numbers}) AND holds = 1`),
 
 		// Primary key of dead, or delayed, up to unblock.
@@ -242,7 +248,7 @@ func (s *queueStatements) inspect(r func(string) string, places []place, own str
 }
 
 // urgentKeys reads the first rows with a priority, and in a row without an id
-// the seq up to which it looked. Index seq of outbox (seq, priority), which
+// the seq up to which it looked, and the standing of the server. Index seq of outbox (seq, priority), which
 // also contains the lane; the primary key finds the other columns.
 //
 // The seqs of a backlog have gaps of any size: instead of the highest seq, the
@@ -254,7 +260,7 @@ func (l layout) urgentKeys() string {
 		highest, own = `{first} + COUNT(*)`, l.destination()+` AND `
 		from = ` FORCE INDEX (seq) WHERE ` + own + `seq > {first}`
 	}
-	return `SELECT -1 AS lane, ` + highest + ` AS seq, NULL AS id, NULL AS tenant_id, NULL AS aggregate_type, NULL AS aggregate_id FROM {outbox}` + from + `
+	return `SELECT -1 AS lane, ` + highest + ` AS seq, NULL AS id, ` + standingColumn + ` AS tenant_id, NULL AS aggregate_type, NULL AS aggregate_id FROM {outbox}` + from + `
 UNION ALL SELECT o.lane, o.seq, o.id, o.tenant_id, o.aggregate_type, o.aggregate_id
 FROM (SELECT lane, seq FROM {outbox} FORCE INDEX (seq) WHERE ` + own + `seq > {first} AND priority > 0 AND lane IN ({numbers}) ORDER BY seq LIMIT {limit}) AS k
 STRAIGHT_JOIN {outbox} AS o FORCE INDEX (PRIMARY) ON o.lane = k.lane AND o.seq = k.seq`

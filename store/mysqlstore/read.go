@@ -1,8 +1,10 @@
 package mysqlstore
 
 import (
+	"bytes"
 	"cmp"
 	"context"
+	"iter"
 	"slices"
 	"strconv"
 	"strings"
@@ -33,12 +35,32 @@ func (q *queue) page(ctx context.Context, query string, args ...any) (driver.Pag
 		return p.Add(row)
 	}, dest...)
 	if err == nil {
-		err = q.primaries.check(at, p.Rows)
+		err = q.primaries.check(at, lanesOfRows(p.Rows))
 	}
 	if err != nil {
 		return driver.Page{}, q.explain(err)
 	}
 	return p, nil
+}
+
+// readOn checks the standing of the server that has answered a read of lanes.
+func (q *queue) readOn(by []byte, lanes iter.Seq[int]) error {
+	var at standing
+	if err := at.scan(string(by)); err != nil {
+		return err
+	}
+	return q.primaries.check(at, lanes)
+}
+
+// lanesOfCursors are the lanes of cursors.
+func lanesOfCursors(from []driver.Cursor) iter.Seq[int] {
+	return func(yield func(int) bool) {
+		for _, cur := range from {
+			if !yield(cur.Lane) {
+				return
+			}
+		}
+	}
 }
 
 // addPage adds the rows of another page.
@@ -111,9 +133,14 @@ func (q *queue) Sweep(ctx context.Context, from []driver.Cursor, limit int) ([]d
 	var sight driver.RowRef
 	var id scanID
 	var agg aggregate
+	var by []byte
 	read := func(query string) error {
 		seen = nil
-		return each(ctx, q.db, query, nil, func() {
+		return each(ctx, q.db, q.sql.sweepOn+query, nil, func() {
+			if sight.Lane < 0 {
+				by = bytes.Clone(agg.tenant)
+				return
+			}
 			sight.ID, sight.Aggregate, sight.Tenant = waybill.ID(id), agg.decode(), string(agg.tenant)
 			seen = append(seen, sight)
 		}, &sight.Lane, &sight.Seq, &id, &agg.tenant, &agg.kind, &agg.id)
@@ -122,6 +149,9 @@ func (q *queue) Sweep(ctx context.Context, from []driver.Cursor, limit int) ([]d
 	err := read(overall(q.sql.sweep, from, limit))
 	if err == nil && len(from) > 1 && len(seen) >= limit {
 		err = read(perLane(q.sql.sweep, from, limit))
+	}
+	if err == nil {
+		err = q.readOn(by, lanesOfCursors(from))
 	}
 	if err != nil {
 		return nil, q.explain(err)
@@ -217,13 +247,14 @@ func (q *queue) dueKeys(ctx context.Context, lanes []int, limit int) (keys []due
 	}
 	var k dueKey
 	var kind, delayed int
+	var by, text []byte
 	read := func(query string) error {
 		keys, p, delayed = nil, driver.Page{}, 0
 		return each(ctx, q.db, query, nil, func() {
 			at := time.UnixMicro(k.at).UTC()
 			switch kind {
 			case keyClock:
-				p.Now = at
+				p.Now, by = at, bytes.Clone(text)
 				return
 			case keyDue:
 				keys = append(keys, k)
@@ -233,11 +264,14 @@ func (q *queue) dueKeys(ctx context.Context, lanes []int, limit int) (keys []due
 				}
 			}
 			delayed++
-		}, &k.at, &k.seq, (*scanID)(&k.id), &kind)
+		}, &k.at, &k.seq, (*scanID)(&k.id), &kind, &text)
 	}
 	err = read(q.sql.dueClock + fill(q.sql.fewDelayed, "{numbers}", strings.Join(numbers, ", ")))
 	if err == nil && delayed > fewDelayed {
 		err = read(q.sql.dueClock + strings.Join(selects, "\nUNION ALL "))
+	}
+	if err == nil {
+		err = q.readOn(by, slices.Values(lanes))
 	}
 	if err != nil {
 		return nil, driver.Page{}, q.explain(err)

@@ -1,6 +1,7 @@
 package mysqlstore
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/hex"
@@ -37,10 +38,18 @@ func (q *queue) Holds(ctx context.Context, lanes []int) ([]driver.Hold, error) {
 	var h driver.Hold
 	var id scanID
 	var agg aggregate
+	var by []byte
 	err := each(ctx, q.db, fill(q.sql.holds, "{numbers}", strings.Join(numbers, ", ")), nil, func() {
+		if h.Lane < 0 {
+			by = bytes.Clone(agg.tenant)
+			return
+		}
 		h.ID, h.Aggregate = waybill.ID(id), agg.decode()
 		holds = append(holds, h)
 	}, &h.Lane, &h.Seq, &id, &agg.tenant, &agg.kind, &agg.id, &h.Dead)
+	if err == nil {
+		err = q.readOn(by, slices.Values(lanes))
+	}
 	if err != nil {
 		return nil, q.explain(err)
 	}
@@ -103,14 +112,18 @@ func (q *queue) urgentKeys(ctx context.Context, from []driver.Cursor, limit int)
 	count := make(map[int]int, len(from))
 	query := fill(fill(fill(q.sql.urgentKeys, "{numbers}", strings.Join(numbers, ", ")),
 		"{first}", strconv.FormatInt(first, 10)), "{limit}", strconv.Itoa(limit*len(from)))
+	var by []byte
 	err = each(ctx, q.db, query, nil, func() {
 		if sight.Lane < 0 {
-			drawn = sight.Seq
+			drawn, by = sight.Seq, bytes.Clone(agg.tenant)
 			return
 		}
 		sight.ID, sight.Aggregate = waybill.ID(id), agg.decode()
 		seen = append(seen, sight)
 	}, &sight.Lane, &sight.Seq, &id, &agg.tenant, &agg.kind, &agg.id)
+	if err == nil {
+		err = q.readOn(by, lanesOfCursors(from))
+	}
 	all = len(seen) < limit*len(from)
 	eventrow.Sort(seen, func(sight *driver.RowRef) store.Key { return sight.Key })
 	return slices.DeleteFunc(seen, func(sight driver.RowRef) bool {
@@ -134,12 +147,20 @@ func (q *queue) plain(ctx context.Context, c driver.Cursor, aggs []store.Aggrega
 	first := make(map[store.Aggregate]int64)
 	var seq int64
 	var agg aggregate
-	query := fill(perLane(q.sql.plain, []driver.Cursor{c}, 0), "{ids}", strings.Join(ids, ", "))
+	query := q.sql.plainOn + fill(perLane(q.sql.plain, []driver.Cursor{c}, 0), "{ids}", strings.Join(ids, ", "))
+	var by []byte
 	err := each(ctx, q.db, query, nil, func() {
+		if len(agg.id) == 0 {
+			by = bytes.Clone(agg.tenant)
+			return
+		}
 		// Without a type, an aggregate may appear under two names.
 		if known, ok := first[agg.decode()]; !ok || seq < known {
 			first[agg.decode()] = seq
 		}
 	}, &agg.tenant, &agg.kind, &agg.id, &seq)
+	if err == nil {
+		err = q.readOn(by, lanesOfCursors([]driver.Cursor{c}))
+	}
 	return first, err
 }

@@ -49,8 +49,20 @@ const (
 // statusWriters queries the server's status, which the server creates anew for
 // every query.
 func (s *backend) statusWriters(ctx context.Context) ([]string, statusAnswer, error) {
+	conn, err := s.db.Conn(ctx) // the status does not name its server
+	if err != nil {
+		return nil, statusUnknown, err
+	}
+	defer conn.Close() //nolint:errcheck // it goes back to the pool
 	var kind, name, text string
-	if err := each(ctx, s.db, `SHOW ENGINE INNODB STATUS`, nil, nil, &kind, &name, &text); err != nil {
+	if err := each(ctx, conn, `SHOW ENGINE INNODB STATUS`, nil, nil, &kind, &name, &text); err != nil {
+		return nil, statusUnknown, err
+	}
+	at, err := s.standing(ctx, conn)
+	if err == nil {
+		err = s.primaries.check(at, noLanes)
+	}
+	if err != nil {
 		return nil, statusUnknown, err
 	}
 	open, answer := parseStatus(text)

@@ -76,7 +76,7 @@ func (s *backend) openWriters(ctx context.Context) (w driver.WriterState, ok boo
 	if err := each(ctx, conn, s.sql.drawn, nil, nil, &w.HighSeq, &text); err != nil {
 		return w, false, err
 	}
-	if err := errors.Join(at.scan(text), s.primaries.check(at, nil)); err != nil {
+	if err := errors.Join(at.scan(text), s.primaries.check(at, noLanes)); err != nil {
 		return w, false, err
 	}
 	if w.Issued, err = s.issued(ctx, conn); err != nil {

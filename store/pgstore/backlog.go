@@ -214,9 +214,22 @@ func (b *backlog) Unblock(ctx context.Context, ids []waybill.ID) ([]waybill.ID, 
 func (b *backlog) Occupied(ctx context.Context) ([]int, error) {
 	var lanes []int
 	var lane int
+	var timeline int64
 	rows, err := b.core.db.ordered(ctx, b.core.sql.occupied)
-	err = collect(rows, err, func() error { lanes = append(lanes, lane); return nil }, &lane)
-	return lanes, b.core.explain(err)
+	err = collect(rows, err, func() error {
+		if lane >= 0 { // else it is the row of the timeline
+			lanes = append(lanes, lane)
+		}
+		return nil
+	}, &lane, &timeline)
+	if err != nil {
+		return nil, b.core.explain(err)
+	}
+	slices.Sort(lanes)
+	if err := b.core.readOn(timeline, noLanes); err != nil {
+		return nil, err
+	}
+	return lanes, nil
 }
 
 // PurgeDead implements [driver.Backlog].

@@ -202,8 +202,10 @@ SELECT count(*) FROM gone`
 
 // occupiedLanes finds the lanes that have rows, with one step per lane and
 // table: primary key of backlog (lane, seq, id), backlog_delayed_due_idx (lane,
-// due_at, seq), and backlog_dead_holds_idx (lane) where holds.
-const occupiedLanes = `SELECT l.lane FROM {lane} l CROSS JOIN LATERAL (SELECT FROM {outbox} o WHERE o.lane = l.lane + {low} LIMIT 1) AS o
+// due_at, seq), and backlog_dead_holds_idx (lane) where holds. Each row has the
+// timeline, and there is always the one of the lane -1.
+const occupiedLanes = `SELECT -1 AS lane` + readTimeline + ` UNION ALL SELECT u.lane` + readTimeline + ` FROM (
+SELECT l.lane FROM {lane} l CROSS JOIN LATERAL (SELECT FROM {outbox} o WHERE o.lane = l.lane + {low} LIMIT 1) AS o
 UNION SELECT l.lane FROM {lane} l CROSS JOIN LATERAL (SELECT FROM {delayed} d WHERE d.lane = l.lane + {low} LIMIT 1) AS d
 UNION SELECT l.lane FROM {lane} l CROSS JOIN LATERAL (SELECT FROM {dead} d WHERE d.lane = l.lane + {low} AND d.holds LIMIT 1) AS d
-ORDER BY lane`
+) AS u`

@@ -68,7 +68,7 @@ func (c *core) fetchPage(ctx context.Context, limit int, args ...any) (p driver.
 	if err != nil || !ok {
 		return driver.Page{}, ok, err
 	}
-	if err := c.readOn(timeline, p.Rows); err != nil {
+	if err := c.readOn(timeline, lanesOfRows(p.Rows)); err != nil {
 		return driver.Page{}, true, err
 	}
 	c.pageSize.Store(int64(len(p.Rows) + len(p.Rows)/8))
@@ -79,13 +79,17 @@ func (c *core) fetchPage(ctx context.Context, limit int, args ...any) (p driver.
 var sweepTexts = []bool{false, false, false, true, true, true}
 
 // sweepPage is Sweep from the wire.
-func (c *core) sweepPage(ctx context.Context, limit int, args ...any) (seen []driver.RowRef, ok bool, err error) {
+func (c *core) sweepPage(ctx context.Context, limit int, args ...any) (seen []driver.RowRef, timeline int64, ok bool, err error) {
 	var d refDecoder
 	ok, err = c.raw(ctx, limited(c.sql.sweep, limit), sweepTexts, func(v [][]byte) error {
+		if int16(binary.BigEndian.Uint16(v[0])) < 0 {
+			timeline = int64(binary.BigEndian.Uint64(v[1]))
+			return nil
+		}
 		seen = append(seen, d.ref(v))
 		return nil
 	}, args...)
-	return seen, ok, err
+	return seen, timeline, ok, err
 }
 
 // refDecoder decodes the rows of a sweep. It allocates a text that repeats from

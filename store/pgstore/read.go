@@ -2,6 +2,7 @@ package pgstore
 
 import (
 	"context"
+	"iter"
 	"math"
 	"slices"
 	"strconv"
@@ -21,8 +22,9 @@ func fetchRows(columns string) string {
 ) ON true`
 }
 
-// sweepKeys reads the keys of ready rows. Primary key of outbox (lane, seq).
-const sweepKeys = `SELECT lane, seq, id, ` + aggregateColumns + ` FROM unnest($1::smallint[], $2::bigint[], $3::bigint[]) AS c(l, after, up_to)
+// sweepKeys reads the keys of ready rows, and the timeline. Primary key of
+// outbox (lane, seq).
+const sweepKeys = timelineRow + ` UNION ALL SELECT lane, seq, id, ` + aggregateColumns + ` FROM unnest($1::smallint[], $2::bigint[], $3::bigint[]) AS c(l, after, up_to)
 CROSS JOIN LATERAL (
   SELECT lane, seq, id, tenant_id, aggregate_type, aggregate_id FROM {outbox} o
   WHERE o.lane = c.l AND o.seq > c.after AND o.seq <= c.up_to ORDER BY o.seq LIMIT {limit}
@@ -111,7 +113,7 @@ func (c *core) pageAnd(ctx context.Context, rec *record, behind []any, query str
 	if err != nil {
 		return driver.Page{}, c.explain(err)
 	}
-	if err := c.readOn(timeline, p.Rows); err != nil {
+	if err := c.readOn(timeline, lanesOfRows(p.Rows)); err != nil {
 		return driver.Page{}, err
 	}
 	p.Now = rec.now.UTC()
@@ -134,14 +136,29 @@ func (c *core) Fetch(ctx context.Context, from []driver.Cursor, limit int) (driv
 // Sweep implements [driver.Reader].
 func (c *core) Sweep(ctx context.Context, from []driver.Cursor, limit int) ([]driver.RowRef, error) {
 	lanes, after, upTo := cursors(from)
-	seen, ok, err := c.sweepPage(ctx, limit, c.db.int16s(lanes), c.db.int64s(after), c.db.int64s(upTo))
-	if ok {
-		eventrow.Sort(seen, func(s *driver.RowRef) store.Key { return s.Key })
-		return seen, err
+	seen, timeline, ok, err := c.sweepPage(ctx, limit, c.db.int16s(lanes), c.db.int64s(after), c.db.int64s(upTo))
+	if !ok {
+		seen, timeline, err = c.scanSweep(ctx, limit, c.db.int16s(lanes), c.db.int64s(after), c.db.int64s(upTo))
 	}
+	if err == nil {
+		err = c.readOn(timeline, lanesOfCursors(from))
+	}
+	if err != nil {
+		return nil, err
+	}
+	eventrow.Sort(seen, func(s *driver.RowRef) store.Key { return s.Key })
+	return seen, nil
+}
+
+// scanSweep is Sweep for columns that do not come in the binary format.
+func (c *core) scanSweep(ctx context.Context, limit int, args ...any) (seen []driver.RowRef, timeline int64, err error) {
 	var s driver.RowRef
-	rows, err := c.db.ordered(ctx, limited(c.sql.sweep, limit), c.db.int16s(lanes), c.db.int64s(after), c.db.int64s(upTo))
+	rows, err := c.db.ordered(ctx, limited(c.sql.sweep, limit), args...)
 	err = collect(rows, err, func() error {
+		if s.Lane < 0 {
+			timeline = s.Seq
+			return nil
+		}
 		s.Tenant = s.Aggregate.Tenant
 		if s.Aggregate.IsZero() {
 			s.Aggregate = store.Aggregate{}
@@ -149,8 +166,7 @@ func (c *core) Sweep(ctx context.Context, from []driver.Cursor, limit int) ([]dr
 		seen = append(seen, s)
 		return nil
 	}, &s.Lane, &s.Seq, c.db.scanID(&s.ID), &s.Aggregate.Tenant, &s.Aggregate.Type, &s.Aggregate.ID)
-	eventrow.Sort(seen, func(s *driver.RowRef) store.Key { return s.Key })
-	return seen, c.explain(err)
+	return seen, timeline, c.explain(err)
 }
 
 // Load implements [driver.Reader].
@@ -179,6 +195,17 @@ func (c *core) Due(ctx context.Context, lanes []int, limit int) (driver.Page, er
 // assume a tenth of the table.
 func limited(statement string, limit int) string {
 	return strings.ReplaceAll(statement, "{limit}", strconv.Itoa(max(limit, 0)))
+}
+
+// lanesOfCursors are the lanes of cursors.
+func lanesOfCursors(from []driver.Cursor) iter.Seq[int] {
+	return func(yield func(int) bool) {
+		for _, cur := range from {
+			if !yield(cur.Lane) {
+				return
+			}
+		}
+	}
 }
 
 // cursors splits cursors into columns.

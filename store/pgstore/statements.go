@@ -206,9 +206,10 @@ d AS MATERIALIZED (
   SELECT virtualtransaction FROM l WHERE locktype = 'relation' AND relation = '{outbox_seq}'::regclass
     AND mode = 'RowExclusiveLock' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
 )
-SELECT virtualtransaction FROM d
-UNION ALL SELECT 'xid ' || l.transactionid::text FROM d JOIN l USING (virtualtransaction)
-WHERE l.locktype = 'transactionid' AND l.mode = 'ExclusiveLock' AND l.granted`),
+SELECT virtualtransaction` + readTimeline + ` FROM d
+UNION ALL SELECT 'xid ' || l.transactionid::text` + readTimeline + ` FROM d JOIN l USING (virtualtransaction)
+WHERE l.locktype = 'transactionid' AND l.mode = 'ExclusiveLock' AND l.granted
+UNION ALL SELECT ''` + readTimeline),
 
 		lockNodes: r(`LOCK TABLE {node} IN SHARE ROW EXCLUSIVE MODE`),
 		live:      r(`SELECT EXISTS (SELECT FROM {node} WHERE id = $1 AND expires_at > clock_timestamp())`),

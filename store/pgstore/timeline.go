@@ -3,6 +3,7 @@ package pgstore
 import (
 	"context"
 	"fmt"
+	"iter"
 	"strconv"
 
 	"github.com/waybillhq/waybill/internal/sqlstore"
@@ -101,8 +102,26 @@ func (c *core) acquired(leases []driver.Lease, timeline int64) error {
 	return nil
 }
 
-// readOn checks the timeline of a read.
-func (c *core) readOn(timeline int64, rows []store.Row) error {
+// timelineRow is the row of a read of keys that has the timeline as its seq,
+// and the lane -1. The columns are lane, seq, id, and those of the aggregate.
+const timelineRow = `SELECT -1::smallint, {timeline}(), '00000000-0000-0000-0000-000000000000'::uuid, '', '', ''`
+
+// noLanes are the lanes of a read of no lane in particular.
+func noLanes(func(int) bool) {}
+
+// lanesOfRows are the lanes of rows.
+func lanesOfRows(rows []store.Row) iter.Seq[int] {
+	return func(yield func(int) bool) {
+		for i := range rows {
+			if !yield(rows[i].Lane) {
+				return
+			}
+		}
+	}
+}
+
+// readOn checks the timeline of a read of some lanes.
+func (c *core) readOn(timeline int64, lanes iter.Seq[int]) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
@@ -111,8 +130,8 @@ func (c *core) readOn(timeline int64, rows []store.Row) error {
 	case timeline < c.timelines.seen:
 		return formerPrimary(timeline, c.timelines.seen)
 	}
-	for i := range rows {
-		lane := rows[i].Lane % sqlstore.MaxLanes
+	for lane := range lanes {
+		lane %= sqlstore.MaxLanes
 		if leased := c.timelines.leased[lane]; leased != 0 && leased != timeline {
 			return fmt.Errorf("pgstore: read: the database has failed over (timeline %d follows %d) since lane %d was acquired", timeline, leased, lane)
 		}

@@ -16,8 +16,8 @@ import (
 )
 
 // timelineTest is a database whose timeline the test chooses, with one lane, a
-// ready event with a priority, a delayed event that is due, and an event of a
-// backlog. A real failover is in cmd/waybill/internal/clusters.
+// ready event with a priority, a delayed event that is due, an event of a
+// backlog, and a dead letter of each that holds its aggregate. A real failover is in cmd/waybill/internal/clusters.
 type timelineTest struct {
 	*testing.T
 	pool   *pgxpool.Pool
@@ -34,6 +34,10 @@ func newTimelineTest(t *testing.T) *timelineTest {
 SELECT 0, 1000, gen_random_uuid(), 'B', '', 1, now(), 0, '', now(), now(), 0, 0, false`)
 	x.exec(`INSERT INTO waybill_backlog (lane, seq, id, type, aggregate_type, aggregate_id, schema_version, occurred_at, priority, payload, created_at, attempts, replay, final)
 SELECT 1024, 1, gen_random_uuid(), 'C', '', 'a', 1, now(), 1, '', now(), 0, 0, false`)
+	x.exec(`INSERT INTO waybill_dead (lane, seq, id, type, aggregate_type, aggregate_id, schema_version, occurred_at, priority, payload, created_at, died_at, attempts, replay, holds)
+SELECT 0, 1001, gen_random_uuid(), 'D', '', 'd', 1, now(), 0, '', now(), now(), 0, 0, true`)
+	x.exec(`INSERT INTO waybill_backlog_dead (lane, seq, id, type, aggregate_type, aggregate_id, schema_version, occurred_at, priority, payload, created_at, died_at, attempts, replay, holds)
+SELECT 1024, 1001, gen_random_uuid(), 'D', '', 'd', 1, now(), 0, '', now(), now(), 0, 0, true`)
 	x.promote(1)
 	return x
 }
@@ -60,6 +64,15 @@ func (t *timelineTest) exec(statement string) {
 func (t *timelineTest) promote(timeline int) {
 	t.Helper()
 	t.exec(`CREATE OR REPLACE FUNCTION waybill_timeline() RETURNS bigint LANGUAGE sql STABLE AS 'SELECT ` + strconv.Itoa(timeline) + `::bigint'`)
+}
+
+// promoteEach sets the timeline of each call, and of all later ones.
+func (t *timelineTest) promoteEach(timelines string, later int) {
+	t.Helper()
+	t.exec(`DROP SEQUENCE IF EXISTS calls`)
+	t.exec(`CREATE SEQUENCE calls`)
+	t.exec(`CREATE OR REPLACE FUNCTION waybill_timeline() RETURNS bigint LANGUAGE sql VOLATILE AS
+'SELECT coalesce((ARRAY[` + timelines + `]::bigint[])[nextval(''"` + t.schema + `".calls'')::int], ` + strconv.Itoa(later) + `)'`)
 }
 
 // relayOf is a node of a process of its own.
@@ -109,27 +122,41 @@ func (t *timelineTest) acquire(r *relayOf) driver.Lease {
 	return leases[0]
 }
 
-// read returns the number of rows of each read for deliveries.
+// read returns the number of rows of each read that decides on deliveries.
 func (r *relayOf) read(t *timelineTest) (rows map[string]int, errs map[string]error) {
 	rows, errs = make(map[string]int), make(map[string]error)
-	from, agg := driver.Cursor{Lane: 0}, store.Aggregate{Type: waybill.GlobalAggregate, ID: "a"}
+	from, agg := []driver.Cursor{{Lane: 0}}, store.Aggregate{Type: waybill.GlobalAggregate, ID: "a"}
 	for of, reads := range map[string]interface {
 		driver.Reader
 		driver.Seeker
 	}{"outbox": r.Relay, "backlog": r.backlog} {
-		for name, read := range map[string]func() (driver.Page, error){
-			"Fetch":          func() (driver.Page, error) { return reads.Fetch(t.Context(), []driver.Cursor{from}, 10) },
-			"Load":           func() (driver.Page, error) { return reads.Load(t.Context(), []store.Key{{Lane: 0, Seq: 1}}) },
-			"FetchAggregate": func() (driver.Page, error) { return reads.FetchAggregate(t.Context(), agg, from, 10) },
-			"FetchPriority":  func() (driver.Page, error) { return reads.FetchPriority(t.Context(), []driver.Cursor{from}, 10) },
+		for name, read := range map[string]func() (int, error){
+			"Fetch":          pageOf(func() (driver.Page, error) { return reads.Fetch(t.Context(), from, 10) }),
+			"Load":           pageOf(func() (driver.Page, error) { return reads.Load(t.Context(), []store.Key{{Lane: 0, Seq: 1}}) }),
+			"FetchAggregate": pageOf(func() (driver.Page, error) { return reads.FetchAggregate(t.Context(), agg, from[0], 10) }),
+			"FetchPriority":  pageOf(func() (driver.Page, error) { return reads.FetchPriority(t.Context(), from, 10) }),
+			"Sweep": func() (int, error) {
+				seen, err := reads.Sweep(t.Context(), from, 10)
+				return len(seen), err
+			},
+			"Holds": func() (int, error) {
+				holds, err := reads.Holds(t.Context(), []int{0})
+				return len(holds), err
+			},
 		} {
-			page, err := read()
-			rows[of+" "+name], errs[of+" "+name] = len(page.Rows), err
+			rows[of+" "+name], errs[of+" "+name] = read()
 		}
 	}
-	page, err := r.Due(t.Context(), []int{0}, 10)
-	rows["Due"], errs["Due"] = len(page.Rows), err
+	rows["Due"], errs["Due"] = pageOf(func() (driver.Page, error) { return r.Due(t.Context(), []int{0}, 10) })()
 	return rows, errs
+}
+
+// pageOf returns the number of rows of a page.
+func pageOf(read func() (driver.Page, error)) func() (int, error) {
+	return func() (int, error) {
+		page, err := read()
+		return len(page.Rows), err
+	}
 }
 
 // reads requires that each read returns its row.
@@ -209,12 +236,29 @@ func TestFormerPrimary(t *testing.T) {
 	if _, err := r.OpenWriters(t.Context()); err == nil || !containsAll(err.Error(), "former primary") {
 		t.Errorf("OpenWriters: %v", err)
 	}
+	if lanes, err := r.backlog.Occupied(t.Context()); err == nil || !containsAll(err.Error(), "former primary") || len(lanes) > 0 {
+		t.Errorf("Occupied = %v, %v", lanes, err)
+	}
 	x.exec(`UPDATE waybill_lane SET owner = NULL`)
 	if leases, err := r.Acquire(t.Context(), r.node, []int{0}, 8); err == nil || !containsAll(err.Error(), "former primary") || len(leases) > 0 {
 		t.Errorf("Acquire = %v, %v", leases, err)
 	}
 	x.promote(2)
 	x.reads(r)
+
+	// One of the statements of a read goes to the former primary.
+	for calls, later := range map[string]int{"1": 2, "2": 1} {
+		x.promoteEach(calls, later)
+		if w, err := r.OpenWriters(t.Context()); err == nil || !containsAll(err.Error(), "former primary") {
+			t.Errorf("OpenWriters with timelines %s, %d: %v, %v", calls, later, w, err)
+		}
+	}
+	for _, calls := range []string{"1", "2, 1"} {
+		x.promoteEach(calls, 2)
+		if page, err := r.FetchPriority(t.Context(), []driver.Cursor{{Lane: 0}}, 10); err == nil || !containsAll(err.Error(), "former primary") {
+			t.Errorf("FetchPriority with timelines %s: %d rows, %v", calls, len(page.Rows), err)
+		}
+	}
 }
 
 // TestFailoverBeforeAcquire: a lane that is acquired before a heartbeat has

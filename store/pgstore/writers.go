@@ -24,7 +24,7 @@ func (c *core) OpenWriters(ctx context.Context) (driver.WriterState, error) {
 	if err != nil {
 		return driver.WriterState{}, c.explain(err)
 	}
-	if err := c.readOn(timeline, nil); err != nil {
+	if err := c.readOn(timeline, noLanes); err != nil {
 		return driver.WriterState{}, err
 	}
 	w.Issued = w.HighSeq
@@ -33,8 +33,13 @@ func (c *core) OpenWriters(ctx context.Context) (driver.WriterState, error) {
 	var name string
 	rows, err = c.db.query(ctx, c.sql.drawers)
 	err = collect(rows, err, func() error {
-		w.Open = append(w.Open, name)
+		if name != "" { // else it is the row of the timeline
+			w.Open = append(w.Open, name)
+		}
 		return nil
-	}, &name)
-	return w, c.explain(err)
+	}, &name, &timeline)
+	if err != nil {
+		return driver.WriterState{}, c.explain(err)
+	}
+	return w, c.readOn(timeline, noLanes)
 }
