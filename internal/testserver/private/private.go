@@ -69,6 +69,14 @@ func RabbitCluster(tb testing.TB, servers int) *manage.Cluster {
 	return run(tb, func(home *manage.Home) (*manage.Cluster, error) { return home.RunRabbitMQ(tb.Context(), servers) })
 }
 
+// KafkaReplicas starts a cluster of three Kafka servers that end with the test.
+// Each is broker and controller and can be restarted, and every topic has three
+// replicas of which two must have a message.
+func KafkaReplicas(tb testing.TB) *manage.Cluster {
+	tb.Helper()
+	return run(tb, func(home *manage.Home) (*manage.Cluster, error) { return home.RunKafka(tb.Context()) })
+}
+
 // RedisSentinels starts Redis servers that end with the test, of which one is
 // the primary, and three sentinels, which are the last servers of the cluster.
 func RedisSentinels(tb testing.TB, servers int) *manage.Cluster {
