@@ -35,8 +35,9 @@ type Broker struct {
 // Open connects to a server: redis://user:password@host:port/database, or
 // rediss:// for TLS. With sentinels it connects to the primary that they name,
 // and to its successor after a failover:
-// redis://user:password@host:26379,host2:26379/database?sentinel=NAME; see
-// [Options]. Open returns an error if the server is unreachable. Connections
+// redis://user:password@host:26379,host2:26379/database?sentinel=NAME. In a
+// Redis Cluster it finds the primary of each stream:
+// redis://user:password@host,host2?cluster=true; see [Options]. Open returns an error if the server is unreachable. Connections
 // that are lost later are restored automatically.
 func Open(ctx context.Context, url string, cfg Config) (*Broker, error) {
 	if cfg.PoolSize < 0 {
@@ -52,12 +53,13 @@ func Open(ctx context.Context, url string, cfg Config) (*Broker, error) {
 	}
 	// A command without an answer may have been executed. Only the relay may
 	// retry it, because only the relay knows the order.
-	opts.MaxRetries = -1
+	opts.MaxRetries, opts.MaxRedirects = -1, -1
 	opts.DialerRetries = 1
 	opts.ContextTimeoutEnabled = true
 	client := redis.NewUniversalClient(opts)
+	watchCluster(client)
 	b := &Broker{client: client, url: url, owned: true}
-	if err := client.Ping(ctx).Err(); err != nil {
+	if err := reachable(ctx, client); err != nil {
 		return nil, errors.Join(b.hide(fmt.Errorf("redisbroker: connect: %w", err)), client.Close())
 	}
 	return b, nil
@@ -66,7 +68,8 @@ func Open(ctx context.Context, url string, cfg Config) (*Broker, error) {
 // New returns a broker that uses the caller's client, for settings that a URL
 // does not have.
 // The caller closes the client. The client should not retry commands
-// (MaxRetries: -1), because retries may reorder entries. New does not connect.
+// (MaxRetries: -1, and MaxRedirects: -1 in a cluster), because retries may
+// reorder entries. New does not connect.
 func New(client redis.UniversalClient, cfg Config) (*Broker, error) {
 	switch {
 	case client == nil:
@@ -74,6 +77,7 @@ func New(client redis.UniversalClient, cfg Config) (*Broker, error) {
 	case cfg.PoolSize != 0:
 		return nil, fmt.Errorf("redisbroker: Config.PoolSize: %d, but New uses the caller's client", cfg.PoolSize)
 	}
+	watchCluster(client)
 	return &Broker{client: client}, nil
 }
 
@@ -151,29 +155,29 @@ var errNoStream = errors.New("redisbroker: stream does not exist")
 // errNoAnswer reports an entry with neither an id nor an error.
 var errNoAnswer = waybill.Unavailable(errors.New("redisbroker: no answer"))
 
-// publish sends one pipeline. Every entry has its own answer; the state of
-// entries without an answer is unknown.
+// publish sends one pipeline, or in a cluster one to each primary. Every entry
+// has its own answer; the state of entries without an answer is unknown.
 func (s *Sink) publish(ctx context.Context, batch []waybill.Delivery, wave []int, results []error) {
-	pipe := s.b.client.Pipeline()
-	sent := make([]*redis.StringCmd, len(batch))
+	all := pipes{b: s.b, list: make(map[redis.UniversalClient]*pipe, 1)}
+	sent, by := make([]*redis.StringCmd, len(batch)), make([]*pipe, len(batch))
+	reject := func(i int, err error) {
+		results[i] = s.table.EventError("redisbroker", s.b.url, &batch[i].Event, err)
+	}
 	for i, m := range driver.Encoded(s.codec, batch, wave, results) {
-		sent[i] = pipe.XAdd(ctx, &redis.XAddArgs{Stream: m.Topic, NoMkStream: s.cfg.NoCreate, Values: fields(&m)})
+		p, err := all.of(ctx, m.Topic)
+		if err != nil {
+			reject(i, err)
+			continue
+		}
+		sent[i], by[i] = p.XAdd(ctx, &redis.XAddArgs{Stream: m.Topic, NoMkStream: s.cfg.NoCreate, Values: fields(&m)}), p
 	}
-	if pipe.Len() == 0 {
-		return
-	}
-	var received *redis.Cmd
-	if s.cfg.Replicas > 0 {
-		received = pipe.Do(ctx, "WAIT", s.cfg.Replicas, replicaPatience.Milliseconds())
-	}
-	_, failed := pipe.Exec(ctx)
-	lacking := s.lacking(received)
+	all.exec(ctx, s.cfg.Replicas)
 	for _, i := range wave {
 		if sent[i] == nil {
 			continue
 		}
-		if err := cmp.Or(s.refused(sent[i], failed), lacking); err != nil {
-			results[i] = s.table.EventError("redisbroker", s.b.url, &batch[i].Event, err)
+		if err := cmp.Or(s.refused(sent[i], by[i].failed), s.lacking(by[i].received)); err != nil {
+			reject(i, err)
 		}
 	}
 }

@@ -17,6 +17,7 @@ const (
 	paramSentinel         = "sentinel"          // the name of the primary at the sentinels
 	paramSentinelUsername = "sentinel_username" // the account at the sentinels
 	paramSentinelPassword = "sentinel_password"
+	paramCluster          = "cluster" // the hosts are nodes of a Redis Cluster
 )
 
 // The default ports.
@@ -29,9 +30,10 @@ const (
 // In addition to go-redis's parameters, the URL may have sentinel=NAME: its
 // hosts are sentinels, separated by commas, and NAME is their name of the
 // primary. User name and password are those of the servers; sentinel_username
-// and sentinel_password are those of the sentinels. rediss:// URLs may have ca,
-// cert and key, which name PEM files, and insecure=true, which accepts any
-// certificate. Errors may show the URL.
+// and sentinel_password are those of the sentinels. With cluster=true the hosts
+// are nodes of a Redis Cluster. rediss:// URLs may have ca, cert and key, which
+// name PEM files, and insecure=true, which accepts any certificate. Errors may
+// show the URL.
 func Options(text string) (*redis.UniversalOptions, error) {
 	bare, hosts := splitHosts(text)
 	u, err := url.Parse(bare)
@@ -47,7 +49,10 @@ func Options(text string) (*redis.UniversalOptions, error) {
 	if query.Has(paramSentinel) && out.MasterName == "" {
 		return nil, errors.New("parameter sentinel: want the name of the primary")
 	}
-	for _, name := range []string{paramSentinel, paramSentinelUsername, paramSentinelPassword} {
+	if out.IsClusterMode, err = isCluster(query.Get(paramCluster)); err != nil {
+		return nil, err
+	}
+	for _, name := range []string{paramSentinel, paramSentinelUsername, paramSentinelPassword, paramCluster} {
 		query.Del(name)
 	}
 	u.RawQuery = query.Encode()
@@ -62,21 +67,17 @@ func Options(text string) (*redis.UniversalOptions, error) {
 		opts.TLSConfig = secure
 	}
 	copyOptions(out, opts)
-	port := serverPort
-	switch {
-	case opts.Network == "unix":
+	if opts.Network == "unix" {
 		return overSocket(out, opts.Addr)
-	case out.MasterName != "":
-		port = sentinelPort
-	case len(hosts) > 1:
-		return nil, errors.New("several hosts require the parameter sentinel")
-	case out.SentinelUsername != "" || out.SentinelPassword != "":
-		return nil, errors.New("parameters sentinel_username and sentinel_password require the parameter sentinel")
+	}
+	port, err := portOf(out, opts, hosts)
+	if err != nil {
+		return nil, err
 	}
 	if out.Addrs, err = addresses(hosts, port); err != nil {
 		return nil, err
 	}
-	if out.MasterName != "" && opts.TLSConfig != nil {
+	if (out.MasterName != "" || out.IsClusterMode) && opts.TLSConfig != nil {
 		// The client takes the name of each host that it connects to.
 		opts.TLSConfig.ServerName = ""
 	}
@@ -88,8 +89,39 @@ func overSocket(out *redis.UniversalOptions, path string) (*redis.UniversalOptio
 	if out.MasterName != "" || out.SentinelUsername != "" || out.SentinelPassword != "" {
 		return nil, errors.New("a Unix socket has no sentinels")
 	}
+	if out.IsClusterMode {
+		return nil, errors.New("a Unix socket has no cluster")
+	}
 	out.Addrs = []string{path}
 	return out, nil
+}
+
+func isCluster(value string) (bool, error) {
+	switch value {
+	case "", "false":
+		return false, nil
+	case "true":
+		return true, nil
+	}
+	return false, errors.New("parameter cluster: want true or false")
+}
+
+// portOf returns the default port of the hosts, or an error if the parameters
+// contradict each other.
+func portOf(out *redis.UniversalOptions, opts *redis.Options, hosts []string) (string, error) {
+	switch {
+	case out.MasterName != "" && out.IsClusterMode:
+		return "", errors.New("parameters sentinel and cluster exclude each other")
+	case out.IsClusterMode && opts.DB != 0:
+		return "", errors.New("a Redis Cluster has no database but 0")
+	case out.MasterName != "":
+		return sentinelPort, nil
+	case len(hosts) > 1 && !out.IsClusterMode:
+		return "", errors.New("several hosts require the parameter sentinel or cluster")
+	case out.SentinelUsername != "" || out.SentinelPassword != "":
+		return "", errors.New("parameters sentinel_username and sentinel_password require the parameter sentinel")
+	}
+	return serverPort, nil
 }
 
 // splitHosts returns a URL with its first host, and all hosts. net/url supports

@@ -28,6 +28,10 @@ func TestOptions(t *testing.T) {
 		opts.DB != 3 || opts.DialTimeout != 2*time.Second {
 		t.Errorf("the options are %+v", opts)
 	}
+	opts, err = redisbroker.Options("redis://u:p@a,b:1?cluster=true")
+	if err != nil || !opts.IsClusterMode || strings.Join(opts.Addrs, " ") != "a:6379 b:1" {
+		t.Errorf("a cluster: %+v, %v", opts, err)
+	}
 	opts, err = redisbroker.Options("rediss://a,b?sentinel=prime&insecure=true")
 	if err != nil || opts.TLSConfig == nil || opts.TLSConfig.ServerName != "" || !opts.TLSConfig.InsecureSkipVerify {
 		t.Errorf("TLS with sentinels: %+v, %v", opts, err)
@@ -42,7 +46,11 @@ func TestOptions(t *testing.T) {
 	}
 	for text, want := range map[string]string{
 		"unix:///run/redis.sock?sentinel=prime": "a Unix socket has no sentinels",
-		"redis://a,b":                           "several hosts require the parameter sentinel",
+		"unix:///run/redis.sock?cluster=true":   "a Unix socket has no cluster",
+		"redis://a,b":                           "several hosts require the parameter sentinel or cluster",
+		"redis://a?cluster=yes":                 "parameter cluster: want true or false",
+		"redis://a/1?cluster=true":              "a Redis Cluster has no database but 0",
+		"redis://a?cluster=true&sentinel=prime": "parameters sentinel and cluster exclude each other",
 		"redis://a,b?sentinel=":                 "parameter sentinel: want the name of the primary",
 		"redis://a?sentinel_password=sp":        "parameters sentinel_username and sentinel_password require the parameter sentinel",
 		"redis://a,b c?sentinel=prime":          `host "b c" is malformed`,

@@ -41,6 +41,7 @@
 // | broker error | class | reason |
 // |---|---|---|
 // | OOM, MISCONF, LOADING, MASTERDOWN, READONLY, CLUSTERDOWN, TRYAGAIN, NOREPLICAS, BUSY, UNKILLABLE, max number of clients | unavailable (broker) | the server accepts no writes now |
+// | MOVED, ASK | unavailable (topic) | the stream's slot moves to another node of the cluster |
 // | NOAUTH, WRONGPASS | unavailable (broker) | the account is at fault, not the event |
 // | NOPERM, WRONGTYPE | unavailable (topic) | the account has no write access, or the key is not a stream |
 // | bulk length | permanent | larger than proto-max-bulk-len |

@@ -24,6 +24,10 @@ func Failures() driver.Failures {
 			},
 		},
 		{
+			Name: "MOVED, ASK", Class: waybill.ClassUnavailable, Scope: "topic", Why: "the stream's slot moves to another node of the cluster",
+			Match: func(err error) bool { return replies(err, "MOVED", "ASK") },
+		},
+		{
 			Name: "NOAUTH, WRONGPASS", Class: waybill.ClassUnavailable, Scope: "broker", Why: "the account is at fault, not the event",
 			Match: func(err error) bool { return replies(err, "NOAUTH", "WRONGPASS") },
 		},

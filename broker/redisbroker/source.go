@@ -106,6 +106,9 @@ func (s *Source) Run(ctx context.Context, c waybill.Sink) error {
 }
 
 func (s *Source) open(ctx context.Context) (driver.Session, error) {
+	if err := s.sameSlot(ctx); err != nil {
+		return nil, err
+	}
 	for _, stream := range s.cfg.Streams {
 		err := s.b.client.XGroupCreateMkStream(ctx, stream, s.cfg.Group, "0").Err()
 		switch {

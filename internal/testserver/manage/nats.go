@@ -18,7 +18,12 @@ import (
 type natsNode struct {
 	number int
 	routes []int // the ports at which all nodes listen for each other
+	via    Via   // nil: the nodes connect to each other
 }
+
+// Via returns the port at which a node reaches a port of another: that port, or
+// one of a proxy. The numbers of nodes begin with 1.
+type Via func(from, to, port int) int
 
 func (n natsNode) name() string         { return fmt.Sprintf("nats-%d", n.number) }
 func (natsNode) env() string            { return "" }
@@ -95,14 +100,20 @@ func (n natsNode) start(at place, ports []int) command {
 	version, _ := n.version(context.Background()) // startEngine has read it
 	config := filepath.Join(at.dir, "nats.conf")
 	var routes []string
-	for _, port := range n.routes {
+	settings := ""
+	for i, port := range n.routes {
+		if n.via != nil && i+1 != n.number {
+			port = n.via(n.number, i+1, port)
+			// No node and no client tells others a way around the proxies.
+			settings = `, no_advertise: true, advertise: "127.0.0.1:1"`
+		}
 		routes = append(routes, fmt.Sprintf("nats://127.0.0.1:%d", port))
 	}
 	return command{
 		argv: []string{n.program(version), "--config", config},
 		files: map[string]string{config: fmt.Sprintf("server_name: %s\nlisten: 127.0.0.1:%d\nhttp: 127.0.0.1:%d\njetstream { store_dir: %q }\n"+
-			"cluster { name: waybill, listen: 127.0.0.1:%d, routes: [%s] }\n",
-			n.name(), ports[0], ports[1], at.data, n.routes[n.number-1], strings.Join(routes, ", "))},
+			"cluster { name: waybill, listen: 127.0.0.1:%d, routes: [%s]%s }\n",
+			n.name(), ports[0], ports[1], at.data, n.routes[n.number-1], strings.Join(routes, ", "), settings)},
 	}
 }
 
@@ -118,8 +129,9 @@ func (natsNode) whole(ctx context.Context, s Server) error {
 	return probeHTTP(ctx, s.Ports[1], "/healthz")
 }
 
-// RunNATS starts a cluster of n NATS servers with JetStream.
-func (h *Home) RunNATS(ctx context.Context, n int) (*Cluster, error) {
+// RunNATS starts a cluster of n NATS servers with JetStream, which reach each
+// other via proxies if via is not nil.
+func (h *Home) RunNATS(ctx context.Context, n int, via Via) (*Cluster, error) {
 	if err := (natsNode{}).fetch(ctx, h); err != nil {
 		return nil, err
 	}
@@ -130,7 +142,7 @@ func (h *Home) RunNATS(ctx context.Context, n int) (*Cluster, error) {
 	return h.runCluster(ctx, func(*Instance) []engine {
 		var nodes []engine
 		for i := range n {
-			nodes = append(nodes, natsNode{number: i + 1, routes: routes})
+			nodes = append(nodes, natsNode{number: i + 1, routes: routes, via: via})
 		}
 		return nodes
 	})

@@ -57,10 +57,10 @@ func PostgresPair(tb testing.TB) *manage.PostgresPair {
 }
 
 // NATSCluster starts a cluster of NATS servers with JetStream that end with the
-// test.
-func NATSCluster(tb testing.TB, servers int) *manage.Cluster {
+// test. They reach each other via proxies if via is not nil.
+func NATSCluster(tb testing.TB, servers int, via manage.Via) *manage.Cluster {
 	tb.Helper()
-	return run(tb, func(home *manage.Home) (*manage.Cluster, error) { return home.RunNATS(tb.Context(), servers) })
+	return run(tb, func(home *manage.Home) (*manage.Cluster, error) { return home.RunNATS(tb.Context(), servers, via) })
 }
 
 // RabbitCluster starts a cluster of RabbitMQ servers that end with the test.
@@ -89,6 +89,22 @@ func RedisSentinels(tb testing.TB, servers int) *manage.Cluster {
 func MySQLGroup(tb testing.TB, servers int) *manage.Cluster {
 	tb.Helper()
 	return run(tb, func(home *manage.Home) (*manage.Cluster, error) { return home.RunMySQLGroup(tb.Context(), servers) })
+}
+
+// GaleraCluster starts a Galera cluster of MariaDB servers that end with the
+// test.
+func GaleraCluster(tb testing.TB, servers int) *manage.Cluster {
+	tb.Helper()
+	return run(tb, func(home *manage.Home) (*manage.Cluster, error) { return home.RunGalera(tb.Context(), servers) })
+}
+
+// RedisCluster starts a Redis Cluster that ends with the test: primaries, and
+// replicas of each.
+func RedisCluster(tb testing.TB, primaries, replicas int) *manage.Cluster {
+	tb.Helper()
+	return run(tb, func(home *manage.Home) (*manage.Cluster, error) {
+		return home.RunRedisCluster(tb.Context(), primaries, replicas)
+	})
 }
 
 func start(tb testing.TB, req manage.Request) *manage.Instance {

@@ -73,7 +73,7 @@ func TestRedisKeepsItsDataWhenKilled(t *testing.T) {
 // TestNATSCluster: a node that is killed rejoins the others with its data.
 func TestNATSCluster(t *testing.T) {
 	t.Parallel()
-	c := private.NATSCluster(t, 3)
+	c := private.NATSCluster(t, 3, nil)
 	if len(c.Servers) != 3 || c.Servers[1].Name != "nats-2" || c.Servers[1].Version == "" {
 		t.Fatalf("%+v", c.Servers)
 	}

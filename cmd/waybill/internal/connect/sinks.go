@@ -21,7 +21,7 @@ func SinkKinds() []SinkKind {
 		{
 			Schemes: []string{"redis://", "rediss://"}, Form: "rediss://user:password@host:26379,host2:26379/0?ca=FILE&existing=true&sentinel=NAME&replicas=1",
 			Help: "Redis Streams. The topic is a stream; existing=true publishes to existing streams only. With sentinel the hosts are sentinels, and NAME is the primary; " +
-				"sentinel_username and sentinel_password are their account. replicas is the number of replicas that must have received an event (0 if it is absent)", open: openRedis,
+				"sentinel_username and sentinel_password are their account. With cluster=true the hosts are nodes of a Redis Cluster. replicas is the number of replicas that must have received an event (0 if it is absent)", open: openRedis,
 		},
 		{
 			Schemes: []string{"pulsar://", "pulsar+ssl://"}, Form: "pulsar+ssl://host:6651,host2:6651/tenant/namespace?ca=FILE&token=…&subscriptions=billing,stock",

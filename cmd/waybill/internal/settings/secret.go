@@ -66,7 +66,7 @@ var plainForm = regexp.MustCompile(`^(sqlite:[^@]*|log:(payload)?|nats:embedded(
 // harmless matches parameters whose values may be shown. All others are hidden,
 // because the parameters of the clients are not all known.
 var harmless = regexp.MustCompile(`^(sslmode|sslrootcert|application_name|connect_timeout|search_path|target_session_attrs|pool_[a-z_]+|` +
-	`socket|tls|ca|insecure|timeout|readTimeout|writeTimeout|charset|collation|parseTime|loc|create|queues|existing|replicas|sentinel)$`)
+	`socket|tls|ca|insecure|timeout|readTimeout|writeTimeout|charset|collation|parseTime|loc|create|queues|existing|replicas|sentinel|cluster)$`)
 
 var schemeForm = regexp.MustCompile(`^[a-z][a-z0-9+.-]*$`)
 

@@ -276,8 +276,11 @@ func openRedis(ctx context.Context, s *spec, u *url.URL, log *slog.Logger) (*bus
 	out := &bus{prepare: func(context.Context) error { return nil }, close: func() { _ = errors.Join(client.Close(), b.Close()) }}
 	out.remove = func(ctx context.Context) error {
 		for _, t := range topics {
-			if err := client.Del(ctx, s.topic(t), s.topic(t)+":dead").Err(); err != nil {
-				return err
+			// In a cluster the two may be at different nodes.
+			for _, stream := range []string{s.topic(t), s.topic(t) + ":dead"} {
+				if err := client.Del(ctx, stream).Err(); err != nil {
+					return err
+				}
 			}
 		}
 		return nil
