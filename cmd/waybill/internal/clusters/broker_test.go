@@ -25,8 +25,9 @@ type brokers struct {
 	// frozen: the leader hangs and continues beside its successor. Otherwise it
 	// is killed.
 	frozen bool
-	// fault replaces the kill of a server, if it is not nil.
-	fault func(ctx context.Context, i int) error
+	// fault replaces the kill of a server, and rejoin its restart, if they are
+	// not nil.
+	fault, rejoin func(ctx context.Context, i int) error
 }
 
 // runBrokers soaks on a cluster of brokers while its leaders fail.
@@ -51,6 +52,9 @@ func (b *brokers) fail(ctx context.Context, n int, served func(ctx context.Conte
 	}
 	if b.fault != nil {
 		fault = func(ctx context.Context) error { return b.fault(ctx, i) }
+	}
+	if b.rejoin != nil {
+		rejoin = func(ctx context.Context) error { return b.rejoin(ctx, i) }
 	}
 	if err := fault(ctx); err != nil {
 		return err

@@ -60,6 +60,11 @@ type cluster interface {
 	progress(ctx context.Context) (int, error)
 }
 
+// configurer is a cluster that needs more settings than addresses.
+type configurer interface {
+	configure(cfg *soak.Config)
+}
+
 // run soaks on a store and a sink while the cluster fails n times, and requires
 // that no promises were broken but the allowed ones.
 func run(t *testing.T, c cluster, store, sink string, allowed ...soak.Promise) *soak.Report {
@@ -76,6 +81,9 @@ func run(t *testing.T, c cluster, store, sink string, allowed ...soak.Promise) *
 		Out: &out, Command: []string{program}, Report: "none",
 	}
 	cfg.Store.URL, cfg.Sink.URL = settings.NewSecret(store), settings.NewSecret(sink)
+	if more, ok := c.(configurer); ok {
+		more.configure(&cfg)
+	}
 	if dir := os.Getenv(envReports); dir != "" {
 		cfg.Report = filepath.Join(dir, t.Name())
 	}

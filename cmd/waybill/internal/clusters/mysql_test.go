@@ -14,6 +14,7 @@ import (
 
 	_ "github.com/go-sql-driver/mysql"
 
+	"github.com/waybillhq/waybill/cmd/waybill/internal/soak"
 	"github.com/waybillhq/waybill/internal/testserver/manage"
 	"github.com/waybillhq/waybill/internal/testserver/private"
 )
@@ -34,35 +35,50 @@ func TestMySQLFrozen(t *testing.T) {
 
 func runMySQL(t *testing.T, frozen bool) {
 	t.Helper()
-	g := &group{Cluster: private.MySQLGroup(t, 3), frozen: frozen, proxy: newForwarder(t)}
+	runGroup(t, &group{
+		Cluster: private.MySQLGroup(t, 3), frozen: frozen,
+		serves: `SELECT COUNT(*) FROM performance_schema.replication_group_members
+WHERE MEMBER_ROLE = 'PRIMARY' AND MEMBER_STATE = 'ONLINE' AND MEMBER_ID = @@server_uuid AND NOT @@super_read_only`,
+		size: "SELECT COUNT(*) FROM performance_schema.replication_group_members WHERE MEMBER_STATE = 'ONLINE'",
+	})
+}
+
+// runGroup soaks on the servers of a group, behind a proxy, while the one that
+// serves fails.
+func runGroup(t *testing.T, g *group) {
+	t.Helper()
+	g.proxy = newForwarder(t)
 	if err := g.follow(t.Context(), -1); err != nil {
 		t.Fatal(err)
 	}
 	run(t, g, fmt.Sprintf("mysql://waybill:waybill@%s/waybill", g.proxy.Addr()), "")
 }
 
-// group is a replication group of MySQL servers, behind a proxy.
+// group is a set of MySQL or MariaDB servers with the same data, of which one
+// serves all clients, behind a proxy.
 type group struct {
 	*manage.Cluster
 	proxy   *forwarder
 	primary int
 	frozen  bool
+	// serves is a query that returns 1 on a server that may serve clients, and
+	// size one that returns the number of servers that it sees.
+	serves, size string
+	oneNode      bool
 }
 
-// follow waits until another member than the given one is the primary, and lets
-// the proxy connect to it.
+// configure implements configurer.
+func (g *group) configure(cfg *soak.Config) { cfg.Store.OneNode = g.oneNode }
+
+// follow waits until another server than the given one may serve clients, and
+// lets the proxy connect to it.
 func (g *group) follow(ctx context.Context, than int) error {
 	return until(ctx, func(ctx context.Context) bool {
 		for i, s := range g.Servers {
 			if i == than {
 				continue
 			}
-			var port int
-			err := doMySQL(s.DSN, func(db *sql.DB) error {
-				return db.QueryRowContext(ctx, `SELECT MEMBER_PORT FROM performance_schema.replication_group_members
-WHERE MEMBER_ROLE = 'PRIMARY' AND MEMBER_STATE = 'ONLINE' AND MEMBER_ID = @@server_uuid AND NOT @@super_read_only`).Scan(&port)
-			})
-			if err == nil && port == s.Port {
+			if n, err := count(ctx, s, g.serves); err == nil && n == 1 {
 				g.primary = i
 				g.proxy.to(s.Port)
 				return true
@@ -98,13 +114,16 @@ func (g *group) fail(ctx context.Context, _ int, served func(ctx context.Context
 	return until(ctx, func(ctx context.Context) bool { return g.Whole(ctx) == nil && g.complete(ctx) })
 }
 
-// complete reports whether the primary sees all members.
+// complete reports whether the serving server sees all others.
 func (g *group) complete(ctx context.Context) bool {
-	var n int
-	err := doMySQL(g.Servers[g.primary].DSN, func(db *sql.DB) error {
-		return db.QueryRowContext(ctx, "SELECT COUNT(*) FROM performance_schema.replication_group_members WHERE MEMBER_STATE = 'ONLINE'").Scan(&n)
-	})
+	n, err := count(ctx, g.Servers[g.primary], g.size)
 	return err == nil && n == len(g.Servers)
+}
+
+// count asks a server for a number.
+func count(ctx context.Context, s manage.Server, query string) (n int, err error) {
+	err = doMySQL(s.DSN, func(db *sql.DB) error { return db.QueryRowContext(ctx, query).Scan(&n) })
+	return n, err
 }
 
 func (g *group) url() string { return fmt.Sprintf("waybill:waybill@tcp(%s)/waybill", g.proxy.Addr()) }

@@ -7,14 +7,18 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
+	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/waybillhq/waybill/internal/testproxy"
 	"github.com/waybillhq/waybill/internal/testserver/private"
 )
 
@@ -32,14 +36,63 @@ func TestNATSFrozen(t *testing.T) {
 	runNATS(t, true)
 }
 
+// TestNATSCutOff: the leaders run on, in turn, and neither the other servers
+// nor clients reach them. Then the network comes back, with all that it has
+// held. Every promise is kept.
+func TestNATSCutOff(t *testing.T) {
+	failures(t)
+	var mu sync.Mutex
+	ways := make(map[int][]*testproxy.Proxy) // those of each server
+	proxy := func(port int, numbers ...int) string {
+		p := testproxy.New(t, fmt.Sprintf("127.0.0.1:%d", port))
+		mu.Lock()
+		defer mu.Unlock()
+		for _, n := range numbers {
+			ways[n] = append(ways[n], p)
+		}
+		return p.Addr()
+	}
+	cluster := private.NATSCluster(t, 3, func(from, to, port int) int {
+		_, text, _ := net.SplitHostPort(proxy(port, from, to))
+		port, _ = strconv.Atoi(text)
+		return port
+	})
+	n := &natsCluster{brokers: brokers{Cluster: cluster}}
+	n.fault = func(_ context.Context, i int) error {
+		for _, p := range ways[i+1] {
+			p.Freeze()
+		}
+		return nil
+	}
+	n.rejoin = func(_ context.Context, i int) error {
+		for _, p := range ways[i+1] {
+			p.Thaw()
+		}
+		return nil
+	}
+	var hosts []string
+	for i, s := range n.Servers {
+		hosts = append(hosts, proxy(s.Port, i+1))
+	}
+	soakNATS(t, n, hosts)
+}
+
 func runNATS(t *testing.T, frozen bool) {
 	t.Helper()
-	n := &natsCluster{brokers: brokers{Cluster: private.NATSCluster(t, 3), frozen: frozen}}
-	n.leader, n.publish = n.leads, n.published
+	n := &natsCluster{brokers: brokers{Cluster: private.NATSCluster(t, 3, nil), frozen: frozen}}
 	var hosts []string
 	for _, s := range n.Servers {
-		n.urls = append(n.urls, s.DSN)
-		hosts = append(hosts, strings.TrimPrefix(s.DSN, "nats://"))
+		hosts = append(hosts, address(s))
+	}
+	soakNATS(t, n, hosts)
+}
+
+// soakNATS soaks on the cluster, whose clients connect to the hosts.
+func soakNATS(t *testing.T, n *natsCluster, hosts []string) {
+	t.Helper()
+	n.leader, n.publish = n.leads, n.published
+	for _, host := range hosts {
+		n.urls = append(n.urls, "nats://"+host)
 	}
 	runBrokers(t, &n.brokers, "nats://"+strings.Join(hosts, ",")+"/?replicas=3")
 }

@@ -14,6 +14,7 @@ import (
 	_ "github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/waybillhq/waybill/cmd/waybill/internal/soak"
+	"github.com/waybillhq/waybill/internal/testproxy"
 	"github.com/waybillhq/waybill/internal/testserver/manage"
 	"github.com/waybillhq/waybill/internal/testserver/private"
 )
@@ -24,6 +25,9 @@ type pair struct {
 	// synchronous: a commit waits for the standby.
 	synchronous bool
 	fault       func(ctx context.Context, p *pair) error
+	// proxies are those of the clients, by server. Without them clients connect
+	// to the servers.
+	proxies map[string]*testproxy.Proxy
 }
 
 // TestPostgresSynchronous: the primary is killed, and the synchronous standby
@@ -41,6 +45,34 @@ func TestPostgresStalePrimary(t *testing.T) {
 	failures(t)
 	p := newPair(t, true, func(ctx context.Context, p *pair) error { return p.Primary.Freeze(ctx) })
 	run(t, p, p.URL(), "")
+}
+
+// TestPostgresCutOff: the primary runs on, and neither its clients nor the
+// synchronous standby reach it. The standby is promoted. Then the network comes
+// back, with all that it has held, and the old primary serves clients beside
+// the new one. Every promise is kept.
+func TestPostgresCutOff(t *testing.T) {
+	failures(t)
+	p := newPair(t, true, func(ctx context.Context, p *pair) error {
+		p.proxies[p.Primary.Name].Freeze()
+		return p.set(ctx, p.Standby.DSN, "primary_conninfo", "")
+	})
+	p.proxies = make(map[string]*testproxy.Proxy)
+	for _, s := range []manage.Server{p.Primary, p.Standby} {
+		p.proxies[s.Name] = testproxy.New(t, address(s))
+	}
+	run(t, p, p.clientURL(), "")
+}
+
+// clientURL returns the URL of the clients.
+func (p *pair) clientURL() string {
+	url := p.URL()
+	for _, s := range []manage.Server{p.Primary, p.Standby} {
+		if proxy := p.proxies[s.Name]; proxy != nil {
+			url = strings.Replace(url, address(s), proxy.Addr(), 1)
+		}
+	}
+	return url
 }
 
 // TestPostgresAsynchronous: the standby loses its connection, and then the
@@ -134,8 +166,11 @@ func (p *pair) fail(ctx context.Context, _ int, served func(ctx context.Context)
 	if err := served(ctx); err != nil {
 		return err
 	}
-	// A server that was frozen serves its clients again, beside its successor,
-	// until the cluster manager ends it.
+	// A server that was frozen or cut off serves its clients again, beside its
+	// successor, until the cluster manager ends it.
+	if proxy := p.proxies[old.Name]; proxy != nil {
+		proxy.Thaw()
+	}
 	if err := old.Thaw(ctx); err == nil {
 		if err := p.stale(ctx, old.DSN); err != nil {
 			return err
@@ -170,7 +205,7 @@ func (p *pair) stale(ctx context.Context, url string) error {
 
 func (p *pair) served(ctx context.Context) error {
 	return until(ctx, func(ctx context.Context) bool {
-		return p.do(ctx, p.URL(), func(db *sql.DB) error {
+		return p.do(ctx, p.clientURL(), func(db *sql.DB) error {
 			_, err := db.ExecContext(ctx, "CREATE TABLE IF NOT EXISTS served (at timestamptz); INSERT INTO served VALUES (now())")
 			return err
 		}) == nil

@@ -22,7 +22,19 @@ import (
 // kept.
 func TestRabbitKilled(t *testing.T) {
 	failures(t)
-	r := &rabbitCluster{brokers: brokers{Cluster: private.RabbitCluster(t, 3)}}
+	runRabbit(t, false)
+}
+
+// TestRabbitFrozen: the leader of a quorum queue hangs until the others do the
+// work, and continues beside them. Every promise is kept.
+func TestRabbitFrozen(t *testing.T) {
+	failures(t)
+	runRabbit(t, true)
+}
+
+func runRabbit(t *testing.T, frozen bool) {
+	t.Helper()
+	r := &rabbitCluster{brokers: brokers{Cluster: private.RabbitCluster(t, 3), frozen: frozen}}
 	r.leader, r.publish = r.leads, r.published
 	var hosts []string
 	for _, s := range r.Servers {

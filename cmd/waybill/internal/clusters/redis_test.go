@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -58,10 +59,15 @@ func TestRedisSentinelUnconfirmed(t *testing.T) {
 	runBrokers(t, &r.brokers, r.url, soak.Delivered, soak.Ordered, soak.Once)
 }
 
-// redisCluster is a cluster of Redis servers and sentinels.
+// redisCluster is a set of Redis servers of which some are replicas of others.
 type redisCluster struct {
 	brokers
 	url string
+	// key is a stream that no consumer of the soak reads, on the server that
+	// the next failure hits.
+	key string
+	// peers returns the replicas of a server.
+	peers func(ctx context.Context, i int) ([]manage.Server, error)
 	// unconfirmed: events wait for no replica.
 	unconfirmed bool
 }
@@ -69,8 +75,11 @@ type redisCluster struct {
 func newRedisSentinels(t *testing.T) *redisCluster {
 	t.Helper()
 	connect.QuietRedis()
-	r := &redisCluster{brokers: brokers{Cluster: private.RedisSentinels(t, redisServers)}}
+	r := &redisCluster{brokers: brokers{Cluster: private.RedisSentinels(t, redisServers)}, key: "served"}
 	r.leader, r.publish = r.leads, r.published
+	r.peers = func(_ context.Context, i int) ([]manage.Server, error) {
+		return slices.Delete(slices.Clone(r.Servers[:redisServers]), i, i+1), nil
+	}
 	var hosts []string
 	for _, s := range r.Servers[redisServers:] {
 		hosts = append(hosts, fmt.Sprintf("127.0.0.1:%d", s.Port))
@@ -100,7 +109,7 @@ func (r *redisCluster) leads(ctx context.Context, _ int) (name string, err error
 
 func address(s manage.Server) string { return fmt.Sprintf("127.0.0.1:%d", s.Port) }
 
-// published adds an entry to a stream that no consumer of the soak reads.
+// published adds an entry to a stream.
 func (r *redisCluster) published(ctx context.Context) error {
 	opts, err := redisbroker.Options(r.url)
 	if err != nil {
@@ -109,8 +118,13 @@ func (r *redisCluster) published(ctx context.Context) error {
 	opts.MaxRetries, opts.DialTimeout, opts.ReadTimeout = -1, time.Second, 2*time.Second
 	client := redis.NewUniversalClient(opts)
 	defer client.Close() //nolint:errcheck // its server may hang
+	if cluster, ok := client.(*redis.ClusterClient); ok {
+		if client, err = cluster.MasterForKey(ctx, r.key); err != nil {
+			return err
+		}
+	}
 	pipe := client.Pipeline()
-	pipe.XAdd(ctx, &redis.XAddArgs{Stream: "served", Values: []string{"a", "b"}})
+	pipe.XAdd(ctx, &redis.XAddArgs{Stream: r.key, Values: []string{"a", "b"}})
 	replicas := 1
 	if r.unconfirmed {
 		replicas = 0
@@ -129,19 +143,19 @@ var errBehind = errors.New("the replicas do not receive what the primary has")
 
 // killAhead kills the primary when it has entries that no replica has.
 func (r *redisCluster) killAhead(ctx context.Context, i int) error {
-	var thaw []func(context.Context) error
-	for k := range r.Servers[:redisServers] {
-		if k != i {
-			if err := r.Servers[k].Freeze(ctx); err != nil {
-				return err
-			}
-			thaw = append(thaw, r.Servers[k].Thaw)
+	replicas, err := r.peers(ctx, i)
+	if err != nil {
+		return err
+	}
+	for _, s := range replicas {
+		if err := s.Freeze(ctx); err != nil {
+			return err
 		}
 	}
 	// A replica that hangs would still find in its connection what the primary
 	// has written.
 	client := redis.NewClient(&redis.Options{Addr: address(r.Servers[i]), MaxRetries: -1})
-	err := client.ClientKillByFilter(ctx, "TYPE", "replica").Err()
+	err = client.ClientKillByFilter(ctx, "TYPE", "replica").Err()
 	if err := errors.Join(err, client.Close()); err != nil {
 		return err
 	}
@@ -151,8 +165,8 @@ func (r *redisCluster) killAhead(ctx context.Context, i int) error {
 	if err := r.Servers[i].Kill(ctx); err != nil {
 		return err
 	}
-	for _, continues := range thaw {
-		if err := continues(ctx); err != nil {
+	for _, s := range replicas {
+		if err := s.Thaw(ctx); err != nil {
 			return err
 		}
 	}

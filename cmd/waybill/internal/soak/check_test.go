@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/cmd/waybill/internal/settings"
 )
 
 // history is the evidence of a run with one relay that hands its lane over, two
@@ -206,6 +207,18 @@ func TestDuplicatesWithinTheBound(t *testing.T) {
 }
 
 // TestEverySabotageHasAPromise: a new kind names its role and its promise.
+// The processes of a run have the settings of its store.
+func TestPlaceOfKeepsSettings(t *testing.T) {
+	cfg := Config{Store: settings.Store{URL: settings.NewSecret("mysql://a:b@c/d"), OneNode: true}}
+	s, err := placeOf(&cfg, "soak_1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := s.storeSettings(); !got.OneNode || got.Prefix != "soak_1_" {
+		t.Errorf("the settings are %+v", got)
+	}
+}
+
 func TestEverySabotageHasAPromise(t *testing.T) {
 	if len(sabotages) < 12 {
 		t.Errorf("%d kinds of sabotage, want at least 12", len(sabotages))

@@ -38,6 +38,7 @@ type spec struct {
 	Run  string
 
 	Store, ListenURL, Schema, Prefix string
+	OneNode                          bool
 	Sink, Topic                      string
 	// Topics are the topics of a consumer.
 	Topics []string
@@ -57,7 +58,7 @@ type spec struct {
 // storeSettings returns the settings of the store.
 func (s *spec) storeSettings() settings.Store {
 	return settings.Store{
-		URL: settings.NewSecret(s.Store), ListenURL: settings.NewSecret(s.ListenURL), Schema: s.Schema, Prefix: s.Prefix,
+		URL: settings.NewSecret(s.Store), ListenURL: settings.NewSecret(s.ListenURL), Schema: s.Schema, Prefix: s.Prefix, OneNode: s.OneNode,
 		Connections: 6, ConnectTimeout: connectTimeout, BusyTimeout: 5 * time.Second,
 	}
 }

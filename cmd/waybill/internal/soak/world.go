@@ -56,6 +56,7 @@ func folderOf(run string) string { return filepath.Join(os.TempDir(), "waybill-"
 // placeOf returns where the tables and topics of a run are.
 func placeOf(cfg *Config, run string) (spec, error) {
 	s := spec{Run: run, Store: cfg.Store.URL.Reveal(), ListenURL: cfg.Store.ListenURL.Reveal(), Topic: run + ".{topic}", Lease: cfg.Lease, Seed: cfg.Seed}
+	s.OneNode = cfg.Store.OneNode
 	if s.Store == "" {
 		s.Store = "sqlite:" + filepath.Join(folderOf(run), "soak.db")
 	}
