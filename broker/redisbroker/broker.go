@@ -35,10 +35,11 @@ type Broker struct {
 // Open connects to a server: redis://user:password@host:port/database, or
 // rediss:// for TLS. With sentinels it connects to the primary that they name,
 // and to its successor after a failover:
-// redis://user:password@host:26379,host2:26379/database?sentinel=NAME. In a
-// Redis Cluster it finds the primary of each stream:
-// redis://user:password@host,host2?cluster=true; see [Options]. Open returns an error if the server is unreachable. Connections
-// that are lost later are restored automatically.
+// redis://user:password@host:26379,host2:26379/database?sentinel=NAME. With
+// cluster=true it finds the primary of each stream in a Redis Cluster:
+// redis://user:password@host,host2?cluster=true; see [Options]. Open returns an
+// error if the server is unreachable. Connections that are lost later are
+// restored automatically.
 func Open(ctx context.Context, url string, cfg Config) (*Broker, error) {
 	if cfg.PoolSize < 0 {
 		return nil, fmt.Errorf("redisbroker: Config.PoolSize: %d is negative", cfg.PoolSize)

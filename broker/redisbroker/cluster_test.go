@@ -185,7 +185,7 @@ func TestClusterSource(t *testing.T) {
 	done := make(chan error, 1)
 	go func() {
 		done <- source.Run(ctx, relay.SinkFunc(func(_ context.Context, d waybill.Delivery) error {
-			received <- d.Event.Topic
+			received <- d.Topic
 			return nil
 		}))
 	}()
