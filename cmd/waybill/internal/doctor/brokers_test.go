@@ -226,6 +226,23 @@ func TestRedisServer(t *testing.T) {
 	w.sees("redis persistence", NotChecked, "cannot be inspected", "")
 }
 
+// TestRedisCluster checks every primary of a cluster.
+func TestRedisCluster(t *testing.T) {
+	cluster := private.RedisCluster(t, 3, 1)
+	w := newWard(t, "sink.url", "redis://"+strings.TrimSuffix(strings.TrimPrefix(cluster.Servers[0].DSN, "redis://"), "/0")+"?cluster=true")
+	w.well("sink")
+	w.well("redis persistence")
+	for _, primary := range cluster.Servers[:3] {
+		client := redis.NewClient(&redis.Options{Addr: fmt.Sprintf("127.0.0.1:%d", primary.Port)})
+		defer func() { _ = client.Close() }()
+		w.must(client.ConfigSet(t.Context(), "appendonly", "no").Err())
+		w.sees("redis persistence", Fail, "no append-only file", "appendonly yes")
+		w.must(client.ConfigSet(t.Context(), "appendonly", "yes").Err())
+		w.well("redis persistence")
+	}
+	w.sees("redis replication", Warn, "a failover loses accepted events", "replicas=1")
+}
+
 func TestRabbitMQ(t *testing.T) {
 	address := testserver.RabbitMQ(t)
 	conn, err := amqp.Dial(address)
@@ -377,6 +394,9 @@ func TestKafkaCluster(t *testing.T) {
 	b.set(w.awaits(check, Warn, "only one broker has", "min.insync.replicas=2"))
 	w.awaits(check, Warn, "has 2 replicas", "three replicas")
 	reassign(1, 2, 3)
+	w.awaits(check, OK, "", "")
+	b.set("--add-config min.insync.replicas=3")
+	b.set(w.awaits(check, Warn, "when all 3 replicas have", "min.insync.replicas=2"))
 	w.awaits(check, OK, "", "")
 	b.set("--add-config min.insync.replicas=1")
 	b.set(w.awaits(check, Warn, "only one broker has", "min.insync.replicas=2"))

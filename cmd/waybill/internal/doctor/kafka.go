@@ -151,6 +151,8 @@ func kafkaReplication(_ *patient, t kafkaTopic) Finding {
 		return warn(alter(t.name, "min.insync.replicas=2"), "topic %s accepts events that only one broker has stored: the loss of that broker loses them", t.name)
 	case t.replicas < replicas:
 		return warn("kafka-reassign-partitions.sh, with three replicas each", "topic %s has %d replicas: the loss of a broker loses events or stops deliveries", t.name, t.replicas)
+	case insync == strconv.Itoa(t.replicas):
+		return warn(alter(t.name, "min.insync.replicas=2"), "topic %s accepts an event when all %d replicas have stored it: the loss of a broker stops deliveries", t.name, t.replicas)
 	}
 	return good("topic %s: %d replicas, %s of which must store an event", t.name, t.replicas, insync)
 }

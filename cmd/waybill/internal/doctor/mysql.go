@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -19,6 +20,10 @@ func mysqlChecks() []Check {
 		{Name: "writable", For: my, Looks: "`read_only`", Wants: "off; it is on for replicas", run: writable},
 		{Name: "innodb durability", For: my, Looks: "`innodb_flush_log_at_trx_commit`", Wants: "1", run: flushLog},
 		{Name: "binary log", For: my, Looks: "`log_bin`, `sync_binlog`", Wants: "1, with a binary log", run: binaryLog},
+		{
+			Name: "galera", For: my, Looks: "`wsrep_on`, `wsrep_sync_wait`, `store.one-node`",
+			Wants: "on a node of Galera: `store.one-node`, and 7", run: galera,
+		},
 		{Name: "engine", For: my, Looks: "the engines of the tables", Wants: "InnoDB; other engines have no transactions", run: engines},
 		{Name: "privileges", For: my, Looks: "`SHOW GRANTS`", Wants: "PROCESS, which a relay needs to see open transactions", run: privileges},
 		{Name: "procedures", For: my, Looks: "the right to call the procedures of the tables", Wants: "all of them, if a relay is enabled", run: mysqlProcedures},
@@ -73,6 +78,44 @@ func binaryLog(ctx context.Context, p *patient) (Finding, error) {
 		return warn("SET GLOBAL sync_binlog = 1", "sync_binlog is %s: after a crash, replicas may lack delivered events. Change the server's configuration file, too", value), nil
 	}
 	return good("sync_binlog is 1"), nil
+}
+
+// syncWait is the wsrep_sync_wait with which reads, UPDATE, DELETE and INSERT
+// wait until the node has applied what the cluster has.
+const syncWait = 7
+
+// galera checks a node of a Galera cluster: the variables of this connection,
+// which store.url can set.
+func galera(ctx context.Context, p *patient) (Finding, error) {
+	rows, err := p.store.SQL.QueryContext(ctx, "SHOW VARIABLES WHERE Variable_name IN ('wsrep_on', 'wsrep_provider', 'wsrep_sync_wait')")
+	if err != nil {
+		return Finding{}, err
+	}
+	defer rows.Close() //nolint:errcheck // Err has it
+	values := make(map[string]string)
+	for rows.Next() {
+		var name, value string
+		if err := rows.Scan(&name, &value); err != nil {
+			return Finding{}, err
+		}
+		values[name] = value
+	}
+	if err := rows.Err(); err != nil {
+		return Finding{}, err
+	}
+	if provider := values["wsrep_provider"]; values["wsrep_on"] != "ON" || provider == "" || provider == "none" {
+		return good("the server is not a node of a Galera cluster"), nil
+	}
+	if !p.Store.OneNode {
+		return fail("set store.one-node to true, and connect all relays and writers to one node",
+			"the server is a node of a Galera cluster, whose nodes do not share row locks: a relay refuses it"), nil
+	}
+	if n, err := strconv.Atoi(values["wsrep_sync_wait"]); err != nil || n&syncWait != syncWait {
+		return warn("SET GLOBAL wsrep_sync_wait = 7",
+			"wsrep_sync_wait is %s: after a failover the next node answers before it has applied what the cluster has committed. "+
+				"Change the servers' configuration files, too, and reconnect the clients", values["wsrep_sync_wait"]), nil
+	}
+	return good("all clients use one node, and the next one applies what it has before it answers"), nil
 }
 
 func engines(ctx context.Context, p *patient) (Finding, error) {

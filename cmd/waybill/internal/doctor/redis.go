@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/redis/go-redis/v9"
 
@@ -15,6 +17,8 @@ import (
 
 type redisProbe struct {
 	client redis.UniversalClient
+	// servers are the server, or the primaries of a cluster.
+	servers []redis.UniversalClient
 	// replicas is the number that sink.url requires.
 	replicas int
 }
@@ -32,32 +36,72 @@ func dialRedis(ctx context.Context, u *url.URL) (probe, error) {
 		return nil, errors.New("rejected by Redis's client")
 	}
 	client := redis.NewUniversalClient(opts)
-	if err := client.Ping(ctx).Err(); err != nil {
+	servers, err := redisServers(ctx, client)
+	if err != nil {
 		_ = client.Close()
 		return nil, err
 	}
-	return &redisProbe{client, replicas}, nil
+	return &redisProbe{client, servers, replicas}, nil
+}
+
+// redisServers returns the server of a client, or the primaries of a cluster.
+func redisServers(ctx context.Context, client redis.UniversalClient) ([]redis.UniversalClient, error) {
+	cluster, ok := client.(*redis.ClusterClient)
+	if !ok {
+		return []redis.UniversalClient{client}, client.Ping(ctx).Err()
+	}
+	var mu sync.Mutex
+	var primaries []*redis.Client
+	err := cluster.ForEachMaster(ctx, func(ctx context.Context, server *redis.Client) error {
+		mu.Lock()
+		primaries = append(primaries, server)
+		mu.Unlock()
+		return server.Ping(ctx).Err()
+	})
+	slices.SortFunc(primaries, func(a, b *redis.Client) int { return strings.Compare(a.Options().Addr, b.Options().Addr) })
+	var all []redis.UniversalClient
+	for _, server := range primaries {
+		all = append(all, server)
+	}
+	return all, err
+}
+
+// onRedis runs a check on every server, until one fails.
+func onRedis(check func(ctx context.Context, server redis.UniversalClient, replicas int) (Finding, error)) func(context.Context, *patient) (Finding, error) {
+	return func(ctx context.Context, p *patient) (Finding, error) {
+		r, ok := p.sink.(*redisProbe)
+		if !ok {
+			return Finding{}, errors.New("no connection")
+		}
+		var worst Finding
+		for _, server := range r.servers {
+			f, err := check(ctx, server, r.replicas)
+			if err != nil || f.Status == Fail {
+				return f, err
+			}
+			if worst.Status == OK || worst == (Finding{}) {
+				worst = f
+			}
+		}
+		return worst, nil
+	}
 }
 
 func redisChecks() []Check {
 	return []Check{
-		{Name: "redis persistence", For: redisSink, Looks: "`appendonly`, `appendfsync`", Wants: "yes, and always; everysec loses a second", run: redisPersistence},
-		{Name: "redis eviction", For: redisSink, Looks: "`maxmemory-policy`", Wants: "noeviction; other policies may evict streams", run: redisEviction},
+		{Name: "redis persistence", For: redisSink, Looks: "`appendonly`, `appendfsync`", Wants: "yes, and always; everysec loses a second", run: onRedis(redisPersistence)},
+		{Name: "redis eviction", For: redisSink, Looks: "`maxmemory-policy`", Wants: "noeviction; other policies may evict streams", run: onRedis(redisEviction)},
 		{
 			Name: "redis replication", For: redisSink, Looks: "`replicas` of `sink.url`, `connected_slaves`, `min-replicas-to-write`",
-			Wants: "replicas=1 where replicas exist; otherwise a failover loses accepted events", run: redisReplication,
+			Wants: "replicas=1 where replicas exist; otherwise a failover loses accepted events", run: onRedis(redisReplication),
 		},
 	}
 }
 
 // redisSetting reads a setting of the server. Managed servers and restricted
 // accounts do not permit it.
-func (p *patient) redisSetting(ctx context.Context, name string) (string, error) {
-	r, ok := p.sink.(*redisProbe)
-	if !ok {
-		return "", errors.New("no connection")
-	}
-	all, err := r.client.ConfigGet(ctx, name).Result()
+func redisSetting(ctx context.Context, server redis.UniversalClient, name string) (string, error) {
+	all, err := server.ConfigGet(ctx, name).Result()
 	if err != nil {
 		return "", err
 	}
@@ -68,27 +112,27 @@ func (p *patient) redisSetting(ctx context.Context, name string) (string, error)
 	return value, nil
 }
 
-func redisPersistence(ctx context.Context, p *patient) (Finding, error) {
-	on, err := p.redisSetting(ctx, "appendonly")
+func redisPersistence(ctx context.Context, server redis.UniversalClient, _ int) (Finding, error) {
+	on, err := redisSetting(ctx, server, "appendonly")
 	if err != nil {
 		return Finding{}, err
 	}
-	sync, err := p.redisSetting(ctx, "appendfsync")
+	flush, err := redisSetting(ctx, server, "appendfsync")
 	switch {
 	case err != nil:
 		return Finding{}, err
 	case on != "yes":
 		return fail("redis-cli CONFIG SET appendonly yes; redis-cli CONFIG REWRITE", "no append-only file: a crash loses all events since the last snapshot"), nil
-	case sync == "no":
+	case flush == "no":
 		return fail("redis-cli CONFIG SET appendfsync always; redis-cli CONFIG REWRITE", "appendfsync is no: a crash loses events that the operating system has not written"), nil
-	case sync != "always":
-		return warn("redis-cli CONFIG SET appendfsync always; redis-cli CONFIG REWRITE", "appendfsync is %s: a crash loses about a second of events", sync), nil
+	case flush != "always":
+		return warn("redis-cli CONFIG SET appendfsync always; redis-cli CONFIG REWRITE", "appendfsync is %s: a crash loses about a second of events", flush), nil
 	}
 	return good("accepted events are on disk"), nil
 }
 
-func redisEviction(ctx context.Context, p *patient) (Finding, error) {
-	policy, err := p.redisSetting(ctx, "maxmemory-policy")
+func redisEviction(ctx context.Context, server redis.UniversalClient, _ int) (Finding, error) {
+	policy, err := redisSetting(ctx, server, "maxmemory-policy")
 	if err != nil {
 		return Finding{}, err
 	}
@@ -102,12 +146,8 @@ func redisEviction(ctx context.Context, p *patient) (Finding, error) {
 	return good("maxmemory-policy is noeviction"), nil
 }
 
-func redisReplication(ctx context.Context, p *patient) (Finding, error) {
-	r, ok := p.sink.(*redisProbe)
-	if !ok {
-		return Finding{}, errors.New("no connection")
-	}
-	text, err := r.client.Info(ctx, "replication").Result()
+func redisReplication(ctx context.Context, server redis.UniversalClient, replicas int) (Finding, error) {
+	text, err := server.Info(ctx, "replication").Result()
 	if err != nil {
 		return Finding{}, err
 	}
@@ -118,14 +158,14 @@ func redisReplication(ctx context.Context, p *patient) (Finding, error) {
 		return Finding{}, errors.New("the server does not report connected_slaves")
 	}
 	switch {
-	case connected < r.replicas:
-		return fail("redis-cli INFO replication", "sink.url requires %d replicas, %d are connected: no event counts as delivered", r.replicas, connected), nil
-	case r.replicas > 0:
-		return good("events wait for %d of %d replicas", r.replicas, connected), nil
+	case connected < replicas:
+		return fail("redis-cli INFO replication", "sink.url requires %d replicas, %d are connected: no event counts as delivered", replicas, connected), nil
+	case replicas > 0:
+		return good("events wait for %d of %d replicas", replicas, connected), nil
 	case connected == 0:
 		return good("no replicas"), nil
 	}
-	least, err := p.redisSetting(ctx, "min-replicas-to-write")
+	least, err := redisSetting(ctx, server, "min-replicas-to-write")
 	switch {
 	case err == nil && least != "0":
 		return warn("add replicas=1 to sink.url", "a failover loses accepted events that no replica has received: those of min-replicas-max-lag seconds at most"), nil

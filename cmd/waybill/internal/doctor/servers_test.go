@@ -298,6 +298,7 @@ func examineMySQL(t *testing.T, server manage.Server) {
 	a.do(w.sees("writable", Fail, "read only", "SET GLOBAL read_only = 0"))
 	w.well("writable")
 
+	w.well("galera")
 	w.well("engine")
 	a.do("ALTER TABLE " + name + ".waybill_job_sent ENGINE = MyISAM")
 	a.do(w.sees("engine", Fail, "job_sent` is not InnoDB", "ENGINE = InnoDB"))
@@ -330,6 +331,25 @@ func examineMySQL(t *testing.T, server manage.Server) {
 		a.do("SET GLOBAL sync_binlog = " + value)
 		a.do(w.sees("binary log", Warn, "sync_binlog is "+value, "SET GLOBAL sync_binlog = 1"))
 		w.well("binary log")
+	}
+}
+
+// TestGalera checks a node of a Galera cluster.
+func TestGalera(t *testing.T) {
+	server := private.Galera(t)
+	cfg, err := mysql.ParseDSN(server.DSN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := newMaster(t, "mysql", server.DSN)
+	w := newWard(t, "store.url", (&url.URL{Scheme: "mysql", User: url.UserPassword(cfg.User, cfg.Passwd), Host: cfg.Addr, Path: "/" + cfg.DBName}).String())
+	w.open()
+	w.sees("galera", Fail, "a relay refuses it", "store.one-node to true")
+	w.set("store.one-node", "true")
+	for _, value := range []string{"0", "3"} {
+		a.do("SET GLOBAL wsrep_sync_wait = " + value)
+		a.do(w.sees("galera", Warn, "wsrep_sync_wait is "+value, "SET GLOBAL wsrep_sync_wait = 7"))
+		w.well("galera")
 	}
 }
 
