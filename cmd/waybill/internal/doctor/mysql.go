@@ -91,7 +91,7 @@ func galera(ctx context.Context, p *patient) (Finding, error) {
 	if err != nil {
 		return Finding{}, err
 	}
-	defer rows.Close() //nolint:errcheck // Err has it
+	defer rows.Close()
 	values := make(map[string]string)
 	for rows.Next() {
 		var name, value string
