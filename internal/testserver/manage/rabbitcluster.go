@@ -54,7 +54,8 @@ func (n rabbitNode) start(at place, ports []int) command {
 	return command{
 		argv: []string{n.server()},
 		environ: append(n.environ(at, n.name(), ports[1], n.mapper),
-			"RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS=-setcookie waybill"),
+			// A node that hangs is taken for dead after 10 s, not after 60.
+			"RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS=-setcookie waybill -kernel net_ticktime 10"),
 		files: map[string]string{
 			filepath.Join(at.dir, "rabbitmq.conf"):   config,
 			filepath.Join(at.dir, "enabled_plugins"): "[rabbitmq_management].\n",
