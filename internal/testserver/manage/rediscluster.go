@@ -25,11 +25,12 @@ func (redisClusterNode) env() string    { return "" }
 // ports: clients, and the other nodes.
 func (redisClusterNode) ports() int { return 2 }
 
-// start: a primary that does not answer for two seconds is replaced.
+// start: a primary that does not answer for two seconds is replaced. Replicas
+// stay with their primary's slots, also if another primary has none.
 func (n redisClusterNode) start(at place, ports []int) command {
 	c := n.redis.start(at, ports)
 	c.argv = append(c.argv, "--repl-diskless-sync-delay", "0", "--cluster-enabled", "yes", "--cluster-node-timeout", "2000",
-		"--cluster-port", strconv.Itoa(ports[1]), "--cluster-config-file", filepath.Join(at.data, "nodes.conf"))
+		"--cluster-allow-replica-migration", "no", "--cluster-port", strconv.Itoa(ports[1]), "--cluster-config-file", filepath.Join(at.data, "nodes.conf"))
 	return c
 }
 
