@@ -26,7 +26,7 @@ func TestRabbitKilled(t *testing.T) {
 }
 
 // TestRabbitFrozen: the leader of a quorum queue hangs until the others do the
-// work, and continues beside them. Every promise is kept.
+// work, and continues beside them until it is restarted. Every promise is kept.
 func TestRabbitFrozen(t *testing.T) {
 	failures(t)
 	runRabbit(t, true)
@@ -36,6 +36,9 @@ func runRabbit(t *testing.T, frozen bool) {
 	t.Helper()
 	r := &rabbitCluster{brokers: brokers{Cluster: private.RabbitCluster(t, 3), frozen: frozen}}
 	r.leader, r.publish = r.leads, r.published
+	if frozen {
+		r.rejoin = r.restartHung
+	}
 	var hosts []string
 	for _, s := range r.Servers {
 		hosts = append(hosts, fmt.Sprintf("127.0.0.1:%d", s.Port))
@@ -106,6 +109,21 @@ func (r *rabbitCluster) declare(ctx context.Context, name string, turn int) erro
 	}
 	// A queue that was just declared may be lost with its node.
 	return until(ctx, func(ctx context.Context) bool { return r.published(ctx) == nil })
+}
+
+// restartHung continues a node that hung, and restarts it after a while: Mnesia
+// does not join the others again by itself.
+func (r *rabbitCluster) restartHung(ctx context.Context, i int) error {
+	if err := r.Servers[i].Thaw(ctx); err != nil {
+		return err
+	}
+	if err := arrive(ctx, &r.brokers); err != nil {
+		return err
+	}
+	if err := r.Servers[i].Kill(ctx); err != nil {
+		return err
+	}
+	return r.Restart(ctx, i)
 }
 
 // on calls f with a channel of a new connection.
