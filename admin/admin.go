@@ -118,10 +118,7 @@ func (d *Outbox) Stats(ctx context.Context) (Stats, error) {
 	if err != nil {
 		return Stats{}, fmt.Errorf("admin: stats: %w", err)
 	}
-	out := Stats{Stats: s}
-	if !s.Oldest.IsZero() {
-		out.Lag = max(s.Now.Sub(s.Oldest), 0)
-	}
+	out := withLag(s)
 	if d.cfg.Observe.Backlog != nil {
 		d.cfg.Observe.Backlog(observe.BacklogInfo{
 			Ready: s.Ready, Failed: s.Failed, Scheduled: s.Scheduled, Dead: s.Dead, Holding: s.Holding,
@@ -129,6 +126,44 @@ func (d *Outbox) Stats(ctx context.Context) (Stats, error) {
 		})
 	}
 	return out, nil
+}
+
+// StatsUpTo is [Outbox.Stats], except that the dead letters may be counted only
+// up to most: Dead is then most or more. It reports nothing to the observer.
+func (d *Outbox) StatsUpTo(ctx context.Context, most int64) (Stats, error) {
+	s, err := statsUpTo(ctx, d.db, most)
+	if err != nil {
+		return Stats{}, fmt.Errorf("admin: stats: %w", err)
+	}
+	return withLag(s), nil
+}
+
+// statsUpTo counts at most most dead letters if the store can stop there.
+func statsUpTo(ctx context.Context, rows interface {
+	Stats(ctx context.Context) (store.Stats, error)
+}, most int64,
+) (store.Stats, error) {
+	if bounded, ok := unwrapped(rows).(driver.Bounded); ok {
+		return bounded.StatsUpTo(ctx, most)
+	}
+	return rows.Stats(ctx)
+}
+
+// unwrapped returns the part of the store that may have optional methods.
+func unwrapped(rows any) any {
+	if b, ok := rows.(backlog); ok {
+		return b.Backlog
+	}
+	return rows
+}
+
+// withLag adds the age of the oldest event.
+func withLag(s store.Stats) Stats {
+	out := Stats{Stats: s}
+	if !s.Oldest.IsZero() {
+		out.Lag = max(s.Now.Sub(s.Oldest), 0)
+	}
+	return out
 }
 
 // Watch calls [Outbox.Stats] at every interval until ctx ends, so that the
@@ -154,11 +189,28 @@ func (d *Outbox) Watch(ctx context.Context, every time.Duration) error {
 
 // Count returns the number of events of a state that match a filter.
 func (d *Outbox) Count(ctx context.Context, state store.State, f store.Filter) (int64, error) {
+	if err := d.check(f); err != nil {
+		return 0, err
+	}
 	n, err := d.db.Count(ctx, state, f)
 	if err != nil {
 		return 0, fmt.Errorf("admin: counting %s events: %w", state, err)
 	}
 	return n, nil
+}
+
+// check returns an error for a filter that the store does not have, and for one
+// that matches nothing because of its times.
+func (d *Outbox) check(f store.Filter) error {
+	if f.Cause != "" {
+		if _, err := d.causes(); err != nil {
+			return err
+		}
+	}
+	if !f.Since.IsZero() && !f.Until.IsZero() && !f.Since.Before(f.Until) {
+		return fmt.Errorf("%w: Filter.Since, %s, is not before Until, %s", ErrInvalid, utc(f.Since), utc(f.Until))
+	}
+	return nil
 }
 
 // Page is a page of a list, and the start of the next page.
@@ -173,6 +225,9 @@ type Page struct {
 func (d *Outbox) List(ctx context.Context, state store.State, f store.Filter, after int64, limit int) (Page, error) {
 	if limit <= 0 {
 		limit = d.cfg.BatchSize
+	}
+	if err := d.check(f); err != nil {
+		return Page{}, err
 	}
 	records, err := d.db.List(ctx, state, f, after, limit)
 	if err != nil {

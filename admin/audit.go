@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/user"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -137,18 +138,29 @@ func filterTarget(f store.Filter) string {
 		return ""
 	}
 	return fields("all", "type", f.Type, "aggregate_type", f.AggregateType, "aggregate_id", f.AggregateID, "tenant_id", tenant,
+		"since", moment(f.Since), "until", moment(f.Until), "cause", f.Cause, "error", quoted(f.Error), "correlation_id", f.CorrelationID,
 		"holding", flag(f.Holding), "failed", flag(f.Failed && !f.Untried), "untried", flag(f.Untried))
+}
+
+// moment returns a bound of a filter, or nothing.
+func moment(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return utc(t)
+}
+
+// quoted returns a text with spaces in it as one word, or nothing.
+func quoted(text string) string {
+	if text == "" {
+		return ""
+	}
+	return strconv.Quote(text)
 }
 
 // historyTarget is the target of a replay of the history.
 func historyTarget(q driver.HistoryQuery) string {
-	at := func(t time.Time) string {
-		if t.IsZero() {
-			return ""
-		}
-		return utc(t)
-	}
-	return fields("all", "since", at(q.Since), "until", at(q.Until), "types", strings.Join(q.Types, ","),
+	return fields("all", "since", moment(q.Since), "until", moment(q.Until), "types", strings.Join(q.Types, ","),
 		"aggregate_types", strings.Join(q.AggregateTypes, ","), "tenants", strings.Join(q.Tenants, ","), "aggregate_id", q.AggregateID)
 }
 

@@ -54,7 +54,7 @@ func TestAudit(t *testing.T) {
 			return err
 		}},
 		{"discard", "", "type=OrderPlaced", 22, func(ctx context.Context) error {
-			_, err := ops.DiscardAll(ctx, store.Filter{Type: "OrderPlaced"}, nil)
+			_, err := ops.DiscardAll(ctx, store.Filter{Type: "OrderPlaced"}, admin.DeadLetterOptions{})
 			return err
 		}},
 		{"set_lanes", "", "4", 1, func(ctx context.Context) error { return ops.SetLanes(ctx, 4) }},

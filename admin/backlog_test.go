@@ -66,10 +66,10 @@ func TestOutboxOfADestination(t *testing.T) {
 	if gone, err := there.Discard(ctx, ids[1]); err != nil || !slices.Equal(gone, ids[1:2]) {
 		t.Errorf("Discard: %v, %v", gone, err)
 	}
-	if r, err := there.ReplayAll(ctx, store.Filter{}, nil); err != nil || len(r.IDs) != 3 {
+	if r, err := there.ReplayAll(ctx, store.Filter{}, admin.DeadLetterOptions{}); err != nil || len(r.IDs) != 3 {
 		t.Errorf("ReplayAll: %+v, %v", r, err)
 	}
-	if gone, err := there.DiscardAll(ctx, store.Filter{}, nil); err != nil || len(gone) != 0 {
+	if gone, err := there.DiscardAll(ctx, store.Filter{}, admin.DeadLetterOptions{}); err != nil || len(gone) != 0 {
 		t.Errorf("DiscardAll: %v, %v", gone, err)
 	}
 	all, err := g.ops.List(ctx)

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/store"
 	"github.com/waybillhq/waybill/store/driver"
 )
@@ -51,11 +50,7 @@ const maxNoted = 5000
 
 // causes returns the part of the store that keeps causes.
 func (d *Outbox) causes() (driver.Causes, error) {
-	var db any = d.db
-	if b, ok := db.(backlog); ok {
-		db = b.Backlog
-	}
-	if causes, ok := db.(driver.Causes); ok {
+	if causes, ok := unwrapped(d.db).(driver.Causes); ok {
 		return causes, nil
 	}
 	return nil, ErrNoCauses
@@ -84,6 +79,24 @@ func (d *Outbox) Causes(ctx context.Context, limit int) (Causes, error) {
 // KnownCauses is [Outbox.Causes] without computing the causes of dead letters
 // that have none: it changes nothing.
 func (d *Outbox) KnownCauses(ctx context.Context, limit int) (Causes, error) {
+	return d.knownCauses(ctx, limit, driver.Causes.CountCauses)
+}
+
+// KnownCausesUpTo is [Outbox.KnownCauses], except that the dead letters of
+// each cause may be counted only up to most: Letters is then most or more. So
+// is Unknown.
+func (d *Outbox) KnownCausesUpTo(ctx context.Context, limit int, most int64) (Causes, error) {
+	return d.knownCauses(ctx, limit, func(db driver.Causes, ctx context.Context, limit int) ([]driver.CauseCount, error) {
+		if bounded, ok := db.(driver.Bounded); ok {
+			return bounded.CountCausesUpTo(ctx, limit, most)
+		}
+		return db.CountCauses(ctx, limit)
+	})
+}
+
+func (d *Outbox) knownCauses(
+	ctx context.Context, limit int, count func(db driver.Causes, ctx context.Context, limit int) ([]driver.CauseCount, error),
+) (Causes, error) {
 	db, err := d.causes()
 	if err != nil {
 		return Causes{}, err
@@ -91,7 +104,7 @@ func (d *Outbox) KnownCauses(ctx context.Context, limit int) (Causes, error) {
 	if limit <= 0 {
 		limit = d.cfg.BatchSize
 	}
-	counts, err := db.CountCauses(ctx, limit+1) // one of them may be unknown
+	counts, err := count(db, ctx, limit+1) // one of them may be unknown
 	if err != nil {
 		return Causes{}, fmt.Errorf("admin: counting causes: %w", err)
 	}
@@ -116,94 +129,4 @@ func (d *Outbox) KnownCauses(ctx context.Context, limit int) (Causes, error) {
 		}
 	}
 	return out, nil
-}
-
-// ListCause returns dead letters with a cause, oldest first: those after a
-// position (0 for the first page), and at most limit of them.
-func (d *Outbox) ListCause(ctx context.Context, cause string, after int64, limit int) (Page, error) {
-	db, err := d.causes()
-	if err != nil {
-		return Page{}, err
-	}
-	if limit <= 0 {
-		limit = d.cfg.BatchSize
-	}
-	records, err := db.ListCause(ctx, cause, after, limit)
-	if err != nil {
-		return Page{}, fmt.Errorf("admin: listing the dead letters of cause %s: %w", cause, err)
-	}
-	p := Page{Records: records}
-	if len(records) == limit {
-		p.Next = records[len(records)-1].Seq
-	}
-	return p, nil
-}
-
-// manyCauses is more than the number of causes of any outbox.
-const manyCauses = 100_000
-
-// CountCause returns the number of dead letters with a cause.
-func (d *Outbox) CountCause(ctx context.Context, cause string) (int64, error) {
-	db, err := d.causes()
-	if err != nil {
-		return 0, err
-	}
-	counts, err := db.CountCauses(ctx, manyCauses)
-	if err != nil {
-		return 0, fmt.Errorf("admin: counting causes: %w", err)
-	}
-	for _, c := range counts {
-		if c.ID == cause && cause != "" {
-			return c.Letters, nil
-		}
-	}
-	return 0, nil
-}
-
-// ReplayCause replays the dead letters with a cause, oldest first, in batches,
-// at most limit of them; 0 means all that existed at the start. It calls
-// progress, if not nil, after every batch.
-func (d *Outbox) ReplayCause(ctx context.Context, cause string, limit int64, progress func(Progress)) (Replayed, error) {
-	var out Replayed
-	ctx = audited(ctx, "replay", d.destination, causeTarget(cause, limit))
-	err := d.eachOf(ctx, cause, limit, progress, func(ids []waybill.ID) error {
-		r, err := d.Replay(ctx, ids...)
-		out.IDs, out.Refused = append(out.IDs, r.IDs...), append(out.Refused, r.Refused...)
-		return err
-	})
-	return out, err
-}
-
-// DiscardCause discards the dead letters with a cause, in the manner of
-// [Outbox.ReplayCause].
-func (d *Outbox) DiscardCause(ctx context.Context, cause string, limit int64, progress func(Progress)) ([]waybill.ID, error) {
-	var out []waybill.ID
-	ctx = audited(ctx, "discard", d.destination, causeTarget(cause, limit))
-	err := d.eachOf(ctx, cause, limit, progress, func(ids []waybill.ID) error {
-		gone, err := d.Discard(ctx, ids...)
-		out = append(out, gone...)
-		return err
-	})
-	return out, err
-}
-
-func causeTarget(cause string, limit int64) string {
-	text := ""
-	if limit > 0 {
-		text = fmt.Sprint(limit)
-	}
-	return fields("", "cause", cause, "limit", text)
-}
-
-// eachOf calls fn with the ids of the dead letters with a cause.
-func (d *Outbox) eachOf(ctx context.Context, cause string, limit int64, progress func(Progress), fn func([]waybill.ID) error) error {
-	total, err := d.CountCause(ctx, cause)
-	if err != nil {
-		return err
-	}
-	if limit > 0 {
-		total = min(total, limit)
-	}
-	list := func(after int64, n int) (Page, error) { return d.ListCause(ctx, cause, after, n) }
-	return d.batches(ctx, list, total, progress, fn)
 }

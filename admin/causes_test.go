@@ -58,29 +58,36 @@ func TestCauses(t *testing.T) {
 	}
 	cause := found.Groups[0].ID
 	var steps []admin.Progress
-	replayed, err := ops.ReplayCause(t.Context(), cause, 3, func(p admin.Progress) { steps = append(steps, p) })
+	of := store.Filter{Cause: cause}
+	replayed, err := ops.ReplayAll(t.Context(), of, admin.DeadLetterOptions{Limit: 3, Progress: func(p admin.Progress) { steps = append(steps, p) }})
 	if err != nil || !slices.Equal(replayed.IDs, boom[:3]) || !slices.Equal(steps, []admin.Progress{{Done: 2, Total: 3}, {Done: 3, Total: 3}}) {
-		t.Errorf("ReplayCause of 3 replayed %v, %v, in the steps %v", replayed.IDs, err, steps)
+		t.Errorf("ReplayAll of 3 replayed %v, %v, in the steps %v", replayed.IDs, err, steps)
 	}
-	if n, err := ops.CountCause(t.Context(), cause); n != 4 || err != nil {
-		t.Errorf("CountCause: %d, %v; want 4", n, err)
-	}
-	gone, err := ops.DiscardCause(t.Context(), cause, 0, nil)
-	if err != nil || !slices.Equal(gone, boom[3:]) {
-		t.Errorf("DiscardCause discarded %v, %v", gone, err)
-	}
-	page, err := ops.ListCause(t.Context(), found.Groups[1].ID, 0, 2)
-	if err != nil || len(page.Records) != 2 || page.Next == 0 || page.Records[0].ID != other[0] {
-		t.Errorf("ListCause returned %+v, %v", page, err)
-	}
-	for _, id := range []string{"", "000000000000"} {
-		if r, err := ops.ReplayCause(t.Context(), id, 0, nil); err != nil || len(r.IDs) > 0 {
-			t.Errorf("ReplayCause of %q replayed %v, %v", id, r.IDs, err)
+	for limit, want := range map[int64]int64{0: 4, 3: 3, 5: 4} {
+		if n, err := ops.CountDeadLetters(t.Context(), of, admin.DeadLetterOptions{Limit: limit}); n != want || err != nil {
+			t.Errorf("CountDeadLetters, at most %d: %d, %v; want %d", limit, n, err, want)
 		}
 	}
+	gone, err := ops.DiscardAll(t.Context(), of, admin.DeadLetterOptions{})
+	if err != nil || !slices.Equal(gone, boom[3:]) {
+		t.Errorf("DiscardAll discarded %v, %v", gone, err)
+	}
+	page, err := ops.List(t.Context(), store.Dead, store.Filter{Cause: found.Groups[1].ID}, 0, 2)
+	if err != nil || len(page.Records) != 2 || page.Next == 0 || page.Records[0].ID != other[0] {
+		t.Errorf("List returned %+v, %v", page, err)
+	}
+	if r, err := ops.ReplayAll(t.Context(), store.Filter{Cause: "000000000000"}, admin.DeadLetterOptions{}); err != nil || len(r.IDs) > 0 {
+		t.Errorf("ReplayAll of an unknown cause replayed %v, %v", r.IDs, err)
+	}
 	plain := newAdmin(t, withoutCauses{db.Driver().OutboxAdmin}, observe.Hooks{})
-	if _, err := plain.Causes(t.Context(), 1); !errors.Is(err, admin.ErrNoCauses) {
-		t.Errorf("a store without causes returned %v", err)
+	for name, call := range map[string]func() error{
+		"Causes":     func() error { _, err := plain.Causes(t.Context(), 1); return err },
+		"List":       func() error { _, err := plain.List(t.Context(), store.Dead, of, 0, 1); return err },
+		"DiscardAll": func() error { _, err := plain.DiscardAll(t.Context(), of, admin.DeadLetterOptions{}); return err },
+	} {
+		if err := call(); !errors.Is(err, admin.ErrNoCauses) {
+			t.Errorf("%s of a store without causes returned %v", name, err)
+		}
 	}
 }
 

@@ -3,6 +3,8 @@ package admin
 import (
 	"context"
 	"fmt"
+	"strconv"
+	"time"
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/observe"
@@ -44,14 +46,26 @@ func (d *Outbox) Replay(ctx context.Context, ids ...waybill.ID) (Replayed, error
 	return out, nil
 }
 
+// DeadLetterOptions bound a change of the dead letters that match a filter. The
+// zero value is valid.
+type DeadLetterOptions struct {
+	// Limit is the maximum number of dead letters, the oldest first. Defaults
+	// to 0: all that existed at the start.
+	Limit int64
+	// Rate is the maximum number of dead letters per second. Defaults to 0: no
+	// limit.
+	Rate float64
+	// Progress is called after every batch. Defaults to no function.
+	Progress func(Progress)
+}
+
 // ReplayAll replays the dead letters that match a filter, oldest first, in
-// batches, up to the last one that existed at the start. It calls progress, if
-// not nil, after every batch. If it fails, the count is the number of replayed
-// events.
-func (d *Outbox) ReplayAll(ctx context.Context, f store.Filter, progress func(Progress)) (Replayed, error) {
+// batches, up to the last one that existed at the start. If it fails, its
+// result has the replayed events.
+func (d *Outbox) ReplayAll(ctx context.Context, f store.Filter, o DeadLetterOptions) (Replayed, error) {
 	var out Replayed
-	ctx = audited(ctx, "replay", d.destination, filterTarget(f))
-	err := d.each(ctx, f, progress, func(ids []waybill.ID) error {
+	ctx = audited(ctx, "replay", d.destination, lettersTarget(f, o))
+	err := d.each(ctx, f, o, func(ids []waybill.ID) error {
 		r, err := d.Replay(ctx, ids...)
 		out.IDs, out.Refused = append(out.IDs, r.IDs...), append(out.Refused, r.Refused...)
 		return err
@@ -79,12 +93,12 @@ func (d *Outbox) Discard(ctx context.Context, ids ...waybill.ID) ([]waybill.ID, 
 	return out, nil
 }
 
-// DiscardAll discards the dead letters that match a filter, in batches, up to
-// the last one that existed at the start.
-func (d *Outbox) DiscardAll(ctx context.Context, f store.Filter, progress func(Progress)) ([]waybill.ID, error) {
+// DiscardAll discards the dead letters that match a filter, in the manner of
+// [Outbox.ReplayAll].
+func (d *Outbox) DiscardAll(ctx context.Context, f store.Filter, o DeadLetterOptions) ([]waybill.ID, error) {
 	var out []waybill.ID
-	ctx = audited(ctx, "discard", d.destination, filterTarget(f))
-	err := d.each(ctx, f, progress, func(ids []waybill.ID) error {
+	ctx = audited(ctx, "discard", d.destination, lettersTarget(f, o))
+	err := d.each(ctx, f, o, func(ids []waybill.ID) error {
 		gone, err := d.Discard(ctx, ids...)
 		out = append(out, gone...)
 		return err
@@ -92,30 +106,46 @@ func (d *Outbox) DiscardAll(ctx context.Context, f store.Filter, progress func(P
 	return out, err
 }
 
+// lettersTarget is the target of a change of the dead letters that match.
+func lettersTarget(f store.Filter, o DeadLetterOptions) string {
+	if o.Limit == 0 {
+		return filterTarget(f)
+	}
+	return filterTarget(f) + " limit=" + strconv.FormatInt(o.Limit, 10)
+}
+
+// CountDeadLetters returns the number of dead letters that a change of those
+// that match a filter would affect now.
+func (d *Outbox) CountDeadLetters(ctx context.Context, f store.Filter, o DeadLetterOptions) (int64, error) {
+	if err := o.pace().check(); err != nil {
+		return 0, err
+	}
+	n, err := d.Count(ctx, store.Dead, f)
+	if o.Limit > 0 {
+		n = min(n, o.Limit)
+	}
+	return n, err
+}
+
+// pace returns the bounds of the change.
+func (o DeadLetterOptions) pace() pace { return pace{"DeadLetterOptions", o.Limit, o.Rate} }
+
 // each calls fn with the ids of dead letters that match a filter, batch by
-// batch, up to the last one that existed at the start: an event that dies again
-// meanwhile must not be processed twice.
-func (d *Outbox) each(ctx context.Context, f store.Filter, progress func(Progress), fn func([]waybill.ID) error) error {
-	total, err := d.Count(ctx, store.Dead, f)
+// batch, up to the last one that existed at the start. No id comes twice: an
+// event that dies again meanwhile must not be processed twice.
+func (d *Outbox) each(ctx context.Context, f store.Filter, o DeadLetterOptions, fn func([]waybill.ID) error) error {
+	total, err := d.CountDeadLetters(ctx, f, o)
 	if err != nil {
 		return err
 	}
-	list := func(after int64, n int) (Page, error) { return d.List(ctx, store.Dead, f, after, n) }
-	return d.batches(ctx, list, total, progress, fn)
-}
-
-// batches calls fn with the ids of at most total dead letters, batch by batch.
-// No id comes twice.
-func (d *Outbox) batches(
-	ctx context.Context, list func(after int64, n int) (Page, error), total int64, progress func(Progress), fn func([]waybill.ID) error,
-) error {
-	p := Progress{Total: total}
+	pace, p := o.pace(), Progress{Total: total}
 	seen := make(map[waybill.ID]bool)
 	for after := int64(0); p.Done < total; {
-		if err := ctx.Err(); err != nil {
-			return fmt.Errorf("admin: stopped after %d of %d dead letters: %w", p.Done, total, context.Cause(ctx))
+		began := time.Now()
+		if ctx.Err() != nil {
+			return stopped(ctx, p)
 		}
-		page, err := list(after, d.cfg.BatchSize)
+		page, err := d.List(ctx, store.Dead, f, after, pace.batch(d.cfg.BatchSize, p.Done))
 		if err != nil {
 			return err
 		}
@@ -125,16 +155,24 @@ func (d *Outbox) batches(
 				return err
 			}
 			p.Done += int64(len(ids))
-			if progress != nil {
-				progress(p)
+			if o.Progress != nil {
+				o.Progress(p)
 			}
 		}
-		if page.Next == 0 {
+		if page.Next == 0 || p.Done == total {
 			return nil
+		}
+		if pace.wait(ctx, began, len(ids)) != nil {
+			return stopped(ctx, p)
 		}
 		after = page.Next
 	}
 	return nil
+}
+
+// stopped is the error of a change that was stopped.
+func stopped(ctx context.Context, p Progress) error {
+	return fmt.Errorf("admin: stopped after %d of %d dead letters: %w", p.Done, p.Total, context.Cause(ctx))
 }
 
 // unseen returns the ids of the records that are not in seen, and adds them.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -104,25 +105,37 @@ func (d Destination) Rows() int64 { return d.Waiting() + d.Dead }
 // List returns all registered destinations with their counts, in the order of
 // their numbers, and reports the counts to the observer.
 func (s *Destinations) List(ctx context.Context) ([]Destination, error) {
-	all, err := s.registered(ctx)
+	out, err := s.list(ctx, math.MaxInt64)
 	if err != nil {
-		return nil, err
-	}
-	out := make([]Destination, 0, len(all))
-	for _, d := range all {
-		counted, err := s.count(ctx, d)
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, counted)
-	}
-	if err := s.addTroubles(ctx, out); err != nil {
 		return nil, err
 	}
 	if s.cfg.Observe.Destinations != nil {
 		s.cfg.Observe.Destinations(infoOf(out))
 	}
 	return out, nil
+}
+
+// ListUpTo is [Destinations.List], except that the dead letters of each may be
+// counted only up to most: Dead is then most or more. It reports nothing to the
+// observer.
+func (s *Destinations) ListUpTo(ctx context.Context, most int64) ([]Destination, error) {
+	return s.list(ctx, most)
+}
+
+func (s *Destinations) list(ctx context.Context, most int64) ([]Destination, error) {
+	all, err := s.registered(ctx)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]Destination, 0, len(all))
+	for _, d := range all {
+		counted, err := s.count(ctx, d, most)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, counted)
+	}
+	return out, s.addTroubles(ctx, out)
 }
 
 // infoOf returns counts for the observer.
@@ -143,7 +156,7 @@ func (s *Destinations) Find(ctx context.Context, name string) (Destination, erro
 	if err != nil {
 		return Destination{}, err
 	}
-	counted, err := s.count(ctx, d)
+	counted, err := s.count(ctx, d, math.MaxInt64)
 	if err != nil {
 		return Destination{}, err
 	}
@@ -171,13 +184,14 @@ func (s *Destinations) addTroubles(ctx context.Context, all []Destination) error
 	return nil
 }
 
-// count counts the rows of a destination's backlog.
-func (s *Destinations) count(ctx context.Context, d store.Destination) (Destination, error) {
+// count counts the rows of a destination's backlog, and dead letters up to
+// most.
+func (s *Destinations) count(ctx context.Context, d store.Destination, most int64) (Destination, error) {
 	rows := s.db.Backlog(d.Number)
 	failed := func(err error) (Destination, error) {
 		return Destination{}, fmt.Errorf("admin: counting the backlog of destination %q: %w", d.Name, err)
 	}
-	stats, err := rows.Stats(ctx)
+	stats, err := statsUpTo(ctx, rows, most)
 	if err != nil {
 		return failed(err)
 	}

@@ -3,7 +3,6 @@ package admin
 import (
 	"context"
 	"fmt"
-	"math"
 	"time"
 
 	"github.com/waybillhq/waybill/store/driver"
@@ -52,7 +51,8 @@ type HistoryReplay struct {
 // While the destination is paused, a repeated replay adds only events that an
 // earlier one did not find. If Replay fails, its result is valid.
 func (s *Destinations) Replay(ctx context.Context, name string, q driver.HistoryQuery, o ReplayOptions) (HistoryReplay, error) {
-	if err := o.check(); err != nil {
+	p := o.pace()
+	if err := p.check(); err != nil {
 		return HistoryReplay{}, err
 	}
 	rows, q, err := s.history(ctx, name, q)
@@ -63,7 +63,7 @@ func (s *Destinations) Replay(ctx context.Context, name string, q driver.History
 	ctx = audited(ctx, "replay_history", name, historyTarget(q))
 	for {
 		began := time.Now()
-		limit := o.batch(s.cfg.BatchSize, out.Replayed)
+		limit := p.batch(s.cfg.BatchSize, out.Replayed)
 		r, err := rows.Refill(ctx, q, out.Next, limit)
 		if err != nil {
 			return out, fmt.Errorf("admin: replaying to destination %q: %w", name, err)
@@ -78,7 +78,7 @@ func (s *Destinations) Replay(ctx context.Context, name string, q driver.History
 		if last || out.More {
 			return out, nil
 		}
-		if err := o.wait(ctx, began, r.Copied); err != nil {
+		if err := p.wait(ctx, began, r.Copied); err != nil {
 			return out, fmt.Errorf("admin: stopped after %d replayed events: %w", out.Replayed, err)
 		}
 	}
@@ -125,47 +125,5 @@ func (s *Destinations) history(ctx context.Context, name string, q driver.Histor
 
 func utc(t time.Time) string { return t.UTC().Format(time.RFC3339Nano) }
 
-// check returns an error for an invalid option.
-func (o ReplayOptions) check() error {
-	switch {
-	case o.Limit < 0:
-		return fmt.Errorf("%w: ReplayOptions.Limit: %d is negative", ErrInvalid, o.Limit)
-	case o.Rate < 0 || math.IsNaN(o.Rate) || math.IsInf(o.Rate, 0):
-		return fmt.Errorf("%w: ReplayOptions.Rate: %v is not a number of events per second", ErrInvalid, o.Rate)
-	}
-	return nil
-}
-
-// batch returns the size of the next batch: at most what the rate permits in a
-// second, so that a slow replay does not come in bursts.
-func (o ReplayOptions) batch(size int, replayed int64) int {
-	if o.Rate > 0 && o.Rate < float64(size) {
-		size = int(math.Ceil(o.Rate))
-	}
-	if o.Limit > 0 {
-		size = int(min(int64(size), o.Limit-replayed))
-	}
-	return size
-}
-
-// longestWait bounds the wait of a very low rate, so that it does not overflow.
-const longestWait = 365 * 24 * time.Hour
-
-// wait waits until the rate permits the next batch, after one of n events.
-func (o ReplayOptions) wait(ctx context.Context, began time.Time, n int) error {
-	if o.Rate == 0 || n == 0 {
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-		return nil
-	}
-	pause := time.Duration(min(float64(n)/o.Rate, longestWait.Seconds()) * float64(time.Second))
-	timer := time.NewTimer(pause - time.Since(began))
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-timer.C:
-		return nil
-	}
-}
+// pace returns the bounds of the replay.
+func (o ReplayOptions) pace() pace { return pace{"ReplayOptions", o.Limit, o.Rate} }

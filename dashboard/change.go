@@ -254,7 +254,10 @@ func (d *Dashboard) changes() map[Action]func(ctx context.Context, f form) (stri
 // match its selection up to the newest one that the page has seen. More than
 // one need their number.
 func (d *Dashboard) letters(ctx context.Context, f form) (*admin.Outbox, []waybill.ID, error) {
-	s := selectionOf(f.value)
+	s, err := selectionOf(f.value, time.Now())
+	if err != nil {
+		return nil, nil, err
+	}
 	rows, err := d.rows(ctx, s.Destination)
 	if err != nil {
 		return nil, nil, err

@@ -1,6 +1,7 @@
 package dashboard
 
 import (
+	"context"
 	"crypto/rand"
 	"embed"
 	"errors"
@@ -33,6 +34,12 @@ type Config struct {
 	Keys *admin.Keys
 	// Audit has the records of changes. Defaults to none.
 	Audit *admin.Audit
+	// Jobs has the jobs of package reconcile. Defaults to none.
+	Jobs *admin.Jobs
+	// Doctor runs checks, such as those of waybill doctor, and returns their
+	// findings. At most one run is under way, and its findings are shown for 15
+	// s. Defaults to none.
+	Doctor func(ctx context.Context) ([]Finding, error)
 	// Actor returns the name of the user who makes a request, which is recorded
 	// with each change. Defaults to a function that returns "unknown".
 	Actor func(r *http.Request) string
@@ -116,6 +123,7 @@ type Dashboard struct {
 	streams chan struct{}
 	done    results
 	shared  shared
+	doctors examinations
 	closing sync.Once
 	closed  chan struct{}
 	// searchRows is the constant, except in tests.
@@ -163,6 +171,12 @@ func (d *Dashboard) routes(static fs.FS) *http.ServeMux {
 	}
 	if d.cfg.Keys != nil {
 		show("/keys", "keys", d.keys)
+	}
+	if d.cfg.Jobs != nil {
+		show("/jobs", "jobs", d.jobs)
+	}
+	if d.cfg.Doctor != nil {
+		show("/doctor", "doctor", d.doctor)
 	}
 	if d.cfg.Audit != nil {
 		show("/audit", "audit", d.audit)

@@ -16,7 +16,9 @@ import (
 const (
 	scanRows  = 5000
 	scanBytes = 32 << 20
-	scanPage  = 200
+	// scanPage is the size of the first page of a scan, and largePage that of
+	// the others if the dead letters are small.
+	scanPage, largePage = 200, 2400
 )
 
 // causeGroup are the dead letters with one cause.
@@ -74,13 +76,6 @@ func (g *causeGroup) add(r store.Record) {
 	}
 }
 
-// selection selects dead letters: by filter, and by cause.
-type selection struct {
-	Destination string
-	Cause       string
-	Filter      store.Filter
-}
-
 // scan is the result of a bounded read of dead letters.
 type scan struct {
 	Records []store.Record
@@ -95,11 +90,13 @@ type scan struct {
 // first. If there are more, the oldest need not include those of the selected
 // cause, which are read by their stored cause then.
 func (s selection) scan(ctx context.Context, rows *admin.Outbox) (scan, error) {
-	oldest, err := scanPages(func(after int64) (admin.Page, error) { return rows.List(ctx, store.Dead, s.Filter, after, scanPage) })
-	if err != nil || !oldest.Bounded || s.Cause == "" || s.Filter != (store.Filter{}) {
+	oldest, err := scanPages(ctx, rows, s.Filter)
+	if err != nil || !oldest.Bounded || s.Cause == "" {
 		return oldest, err
 	}
-	stored, err := scanPages(func(after int64) (admin.Page, error) { return rows.ListCause(ctx, s.Cause, after, scanPage) })
+	f := s.Filter
+	f.Cause = s.Cause
+	stored, err := scanPages(ctx, rows, f)
 	switch {
 	case errors.Is(err, admin.ErrNoCauses):
 		return oldest, nil
@@ -120,12 +117,12 @@ func (s selection) scan(ctx context.Context, rows *admin.Outbox) (scan, error) {
 	return stored, nil
 }
 
-// scanPages reads the pages of a list.
-func scanPages(list func(after int64) (admin.Page, error)) (scan, error) {
+// scanPages reads the dead letters that match a filter.
+func scanPages(ctx context.Context, rows *admin.Outbox, f store.Filter) (scan, error) {
 	var out scan
-	bytes := 0
+	bytes, size := 0, scanPage
 	for after := int64(0); ; {
-		page, err := list(after)
+		page, err := rows.List(ctx, store.Dead, f, after, size)
 		if err != nil {
 			return out, err
 		}
@@ -141,6 +138,8 @@ func scanPages(list func(after int64) (admin.Page, error)) (scan, error) {
 			out.Bounded = true
 			return out, nil
 		}
+		// As many as have half of the remaining bytes, if they are like these.
+		size = min(max((scanBytes-bytes)/2/(bytes/len(out.Records)+1), scanPage), largePage, scanRows-len(out.Records))
 		after = page.Next
 	}
 }
@@ -180,8 +179,9 @@ type deadView struct {
 	Chosen  *causeGroup
 	Letters []store.Record
 	Next    string
-	// Matching is the number of dead letters that match, Scanned the number of
-	// those that were read, and Bulk of those that a change of all affects.
+	// Matching is the number of dead letters that match, or 0 if it is not
+	// known. Scanned is the number of those that were read, and Bulk of those
+	// that a change of all affects.
 	Matching int64
 	Scanned  int
 	Bulk     int
@@ -202,7 +202,11 @@ type place struct {
 
 func (d *Dashboard) dead(p *page) (any, error) {
 	p.Title = "Dead letters"
-	v := &deadView{selection: selectionOf(p.query)}
+	chosen, err := selectionOf(p.query, p.Now)
+	if err != nil {
+		return nil, err
+	}
+	v := &deadView{selection: chosen}
 	rows, err := d.rows(p.ctx, v.Destination)
 	if err != nil {
 		return nil, err
@@ -214,7 +218,7 @@ func (d *Dashboard) dead(p *page) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	v.Groups, v.Scanned, v.Bounded, v.Matching = group(found.Records), len(found.Records), found.Bounded, int64(len(found.Records))
+	v.Groups, v.Scanned, v.Bounded = group(found.Records), len(found.Records), found.Bounded
 	v.choose()
 	if (v.Bounded || found.ByCause) && v.Filter == (store.Filter{}) { // the groups are not of all letters
 		if err := v.stored(p.ctx, rows); err != nil {
@@ -222,21 +226,37 @@ func (d *Dashboard) dead(p *page) (any, error) {
 		}
 		v.choose()
 	}
-	if v.Bounded && v.Cause == "" {
-		if v.Matching, err = rows.Count(p.ctx, store.Dead, v.Filter); err != nil {
-			return nil, err
-		}
-	}
 	letters := v.of(found.Records)
-	if v.Cause != "" {
-		v.Matching = int64(len(letters))
-	}
 	v.Bulk = len(letters)
+	switch {
+	case !v.Bounded || v.Cause != "":
+		v.Matching = int64(len(letters))
+	case v.Filter == (store.Filter{}):
+		v.Matching, err = d.deadAt(p.ctx, v.Destination)
+	}
 	if n := len(letters); n > 0 {
 		v.LastID = letters[n-1].ID
 	}
 	v.Letters, v.Next = cut(letters, p.query("after"))
-	return v, nil
+	return v, err
+}
+
+// deadAt returns the number of dead letters of the outbox, or of a destination,
+// as the overview has it.
+func (d *Dashboard) deadAt(ctx context.Context, destination string) (int64, error) {
+	s, err := d.snapshot(ctx)
+	if err != nil {
+		return 0, err
+	}
+	if destination == "" {
+		return s.Stats.Dead, nil
+	}
+	for _, to := range s.Destinations {
+		if to.Name == destination {
+			return to.Dead, nil
+		}
+	}
+	return 0, nil
 }
 
 // choose sets the group of the selected cause, if it is known.
@@ -257,7 +277,7 @@ const groupRows = 100
 // stored replaces the groups by those of the store, which are of all dead
 // letters. It changes nothing: a page is only read.
 func (v *deadView) stored(ctx context.Context, rows *admin.Outbox) error {
-	found, err := rows.KnownCauses(ctx, groupRows)
+	found, err := rows.KnownCausesUpTo(ctx, groupRows, mostDead)
 	if errors.Is(err, admin.ErrNoCauses) {
 		return nil
 	}
@@ -296,16 +316,6 @@ func cut(all []store.Record, after string) ([]store.Record, string) {
 		return all[:pageRows], all[pageRows-1].ID.String()
 	}
 	return all, ""
-}
-
-// selectionOf reads a selection from the parameters of an address or a form.
-func selectionOf(value func(name string) string) selection {
-	return selection{Destination: value("destination"), Cause: value("cause"), Filter: filterOf(value)}
-}
-
-// filterOf reads a filter from the parameters of an address or a form.
-func filterOf(value func(name string) string) store.Filter {
-	return store.Filter{Type: value("type"), AggregateType: value("aggregate_type"), AggregateID: value("aggregate_id"), TenantID: value("tenant_id")}
 }
 
 // places returns the outbox and the destinations, with their dead letters.

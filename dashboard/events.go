@@ -76,10 +76,14 @@ func toEvent(text string) error {
 
 func (d *Dashboard) events(p *page) (any, error) {
 	p.Title = "Events"
-	v := &eventsView{selection: selectionOf(p.query), State: p.query("state")}
 	if text := p.query("id"); text != "" {
 		return nil, toEvent(text)
 	}
+	chosen, err := selectionOf(p.query, p.Now)
+	if err != nil {
+		return nil, err
+	}
+	v := &eventsView{selection: chosen, State: p.query("state")}
 	rows, err := d.rows(p.ctx, v.Destination)
 	if err != nil {
 		return nil, err
@@ -132,7 +136,7 @@ func (s *section) read(ctx context.Context, rows *admin.Outbox, state store.Stat
 		}
 		return err
 	}
-	var before waybill.ID
+	before := newestBefore(f.Until)
 	if after != "" {
 		var err error
 		if before, err = waybill.ParseID(after); err != nil {
@@ -147,6 +151,25 @@ func (s *section) read(ctx context.Context, rows *admin.Outbox, state store.Stat
 		s.Searched = list.Next.Time()
 	}
 	return err
+}
+
+// lateIDs is how much later than its delivery the id of an event may be: the
+// clocks of writers and of the database differ.
+const lateIDs = time.Hour
+
+// newestBefore returns an id that is higher than those of events that were
+// delivered before a time; zero without a time.
+func newestBefore(until time.Time) waybill.ID {
+	if until.IsZero() {
+		return waybill.ID{}
+	}
+	var id waybill.ID
+	ms := until.Add(lateIDs).UnixMilli()
+	for i := 5; i >= 0; i-- { // the first six bytes of an id are its time
+		id[i] = byte(ms)
+		ms >>= 8
+	}
+	return id
 }
 
 // position reads the position of a page.

@@ -27,6 +27,11 @@ type shared struct {
 	latest *snapshot
 }
 
+// mostDead is the number up to which pages count dead letters, those of the
+// outbox and of each destination, and of each cause. A page about a million
+// reads no more.
+const mostDead = 20_000
+
 // fresh is the age up to which a snapshot is shown.
 const fresh = time.Second
 
@@ -59,11 +64,11 @@ func (d *Dashboard) forget() {
 func (d *Dashboard) look(ctx context.Context) (*snapshot, error) {
 	s := &snapshot{At: time.Now()}
 	var err error
-	if s.Stats, err = d.cfg.Outbox.Stats(ctx); err != nil {
+	if s.Stats, err = d.cfg.Outbox.StatsUpTo(ctx, mostDead); err != nil {
 		return nil, err
 	}
 	if d.cfg.Destinations != nil {
-		if s.Destinations, err = d.cfg.Destinations.List(ctx); err != nil {
+		if s.Destinations, err = d.cfg.Destinations.ListUpTo(ctx, mostDead); err != nil {
 			return nil, err
 		}
 	}

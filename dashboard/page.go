@@ -62,6 +62,8 @@ func (p *page) Screens() []screen {
 		{screen{Name: "groups", Path: "groups", Title: "Consumer groups"}, c.Inbox != nil},
 		{screen{Name: "relays", Path: "relays", Title: "Relays"}, true},
 		{screen{Name: "keys", Path: "keys", Title: "Keys"}, c.Keys != nil},
+		{screen{Name: "jobs", Path: "jobs", Title: "Jobs"}, c.Jobs != nil},
+		{screen{Name: "doctor", Path: "doctor", Title: "Doctor"}, c.Doctor != nil},
 		{screen{Name: "audit", Path: "audit", Title: "Audit"}, c.Audit != nil},
 	} {
 		if one.has {
@@ -293,8 +295,14 @@ type pair struct {
 func functions() template.FuncMap {
 	return template.FuncMap{
 		"clean": clean, "short": short, "utc": utc, "stamp": func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
-		"ago": ago, "count": count, "span": span, "one": one, "seq": func(n int64) string { return fmt.Sprint(n) },
+		"bound": func(t time.Time) string {
+			if t.IsZero() {
+				return ""
+			}
+			return t.UTC().Format(time.RFC3339Nano)
+		},
+		"ago": ago, "count": count, "upto": upTo, "letters": letters, "span": span, "one": one, "seq": func(n int64) string { return fmt.Sprint(n) },
 		"id": func(id waybill.ID) string { return id.String() }, "state": func(s fmt.Stringer) string { return s.String() },
-		"pair": func(p *page, v any) pair { return pair{p, v} }, "last": func(list []string, i int) bool { return i == len(list)-1 },
+		"pair": func(p *page, v any) pair { return pair{p, v} }, "long": func(n int) int64 { return int64(n) }, "last": func(list []string, i int) bool { return i == len(list)-1 },
 	}
 }

@@ -99,7 +99,7 @@ func (d *Dashboard) outboxProblems(ctx context.Context, s admin.Stats) ([]troubl
 		if err != nil {
 			return nil, err
 		}
-		out = append(out, trouble{What: one(s.Dead, "dead letter"), Cause: text, Command: "waybill dead list", Screen: "dead"})
+		out = append(out, trouble{What: letters(s.Dead), Cause: text, Command: "waybill dead list", Screen: "dead"})
 	}
 	if s.Failed > 0 {
 		text, err := lastError(ctx, d.cfg.Outbox)
@@ -153,7 +153,7 @@ func (d *Dashboard) destinationProblems(ctx context.Context, to admin.Destinatio
 			return nil, err
 		}
 		out = append(out, trouble{
-			What: fmt.Sprintf("%s at destination %s", one(to.Dead, "dead letter"), to.Name), Cause: text,
+			What: fmt.Sprintf("%s at destination %s", letters(to.Dead), to.Name), Cause: text,
 			Command: "waybill dead list --destination " + to.Name, Screen: "dead", Parameters: []string{"destination", to.Name},
 		})
 	}

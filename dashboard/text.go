@@ -71,6 +71,22 @@ func count(n any) string {
 	return text
 }
 
+// upTo returns a number of dead letters, which are counted up to mostDead.
+func upTo(n int64) string {
+	if n >= mostDead {
+		return count(n) + " or more"
+	}
+	return count(n)
+}
+
+// letters returns a number of dead letters with its noun.
+func letters(n int64) string {
+	if n >= mostDead {
+		return upTo(n) + " dead letters"
+	}
+	return one(n, "dead letter")
+}
+
 // one returns a number with its noun, which gets an s unless the number is 1.
 func one(n int64, noun string) string {
 	if n == 1 {

@@ -49,6 +49,17 @@ type Filter struct {
 	Failed bool
 	// Untried selects only rows without an attempt, whatever Failed is.
 	Untried bool
+	// Since and Until select by the time at which an event died or was
+	// delivered, and of a pending event by that at which it was written: at or
+	// after Since, and before Until.
+	Since, Until time.Time
+	// Error selects only rows whose last error contains this text, byte for
+	// byte. A delivered event has no error.
+	Error string
+	// CorrelationID selects only events with this correlation id.
+	CorrelationID string
+	// Cause selects only dead letters with this stored cause.
+	Cause string
 }
 
 // Record is an event and its state.

@@ -282,7 +282,7 @@ func replayByFilter[T any](b *env[T]) {
 		b.Fatal(err)
 	}
 	var progress []admin.Progress
-	got, err := ops.ReplayAll(b.Context(), store.Filter{Type: "Tested"}, func(p admin.Progress) { progress = append(progress, p) })
+	got, err := ops.ReplayAll(b.Context(), store.Filter{Type: "Tested"}, admin.DeadLetterOptions{Progress: func(p admin.Progress) { progress = append(progress, p) }})
 	if err != nil || len(got.IDs) != 35 {
 		b.Fatalf("%d were replayed (%v), want 35", len(got.IDs), err)
 	}
@@ -293,7 +293,7 @@ func replayByFilter[T any](b *env[T]) {
 	if s := b.stats(); s.Dead != 10 {
 		b.Errorf("%d are dead, want 10", s.Dead)
 	}
-	if gone, err := ops.DiscardAll(b.Context(), store.Filter{}, nil); err != nil || len(gone) != 10 {
+	if gone, err := ops.DiscardAll(b.Context(), store.Filter{}, admin.DeadLetterOptions{}); err != nil || len(gone) != 10 {
 		b.Errorf("%d were discarded (%v), want 10", len(gone), err)
 	}
 }

@@ -51,6 +51,21 @@ type Recent interface {
 	ListRecent(ctx context.Context, f store.Filter, before waybill.ID, limit, scan int) (found []store.Record, floor waybill.ID, err error)
 }
 
+// Bounded is implemented by stores, and by their backlogs, that can stop
+// counting dead letters: a page about a million of them must not read a million
+// rows. It is optional: callers find it by a type assertion on [OutboxAdmin]
+// and on [Backlog], and count all otherwise.
+type Bounded interface {
+	// StatsUpTo is Stats of [Inspector], except that Dead is at most most: it
+	// is then most or more.
+	StatsUpTo(ctx context.Context, most int64) (store.Stats, error)
+	// CountCausesUpTo is CountCauses of [Causes], except that the dead
+	// letters of each cause are at most most: they are then most or more, and
+	// First and Last those of the lowest and the highest seq. Of more than a
+	// thousand causes, it counts a thousand.
+	CountCausesUpTo(ctx context.Context, limit int, most int64) ([]CauseCount, error)
+}
+
 // BeforeID returns the argument before of [Recent.ListRecent] as an id that
 // databases compare: the highest id instead of zero.
 func BeforeID(before waybill.ID) waybill.ID {

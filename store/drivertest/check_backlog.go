@@ -233,7 +233,7 @@ func backlogBelow[T any](ctx context.Context, t tb, b *env[T]) {
 func backlogInspectChecks[T any]() []check[T] {
 	return slices.Concat(
 		inBacklog("backlog_inspect", slices.Concat(inspectChecks[T](), statsChecks[T]()),
-			"list and count by filter", "list in pages", "filters compare as bytes", "states that do not exist", "counts"),
+			"list and count by filter", "list and count by time and error", "list in pages", "filters compare as bytes", "states that do not exist", "counts"),
 		[]check[T]{
 			{row: "backlog_inspect", name: "attempts of ready rows", run: backlogAttempts[T]},
 			{row: "backlog_inspect", name: "no nodes and no lanes", run: backlogStats[T]},

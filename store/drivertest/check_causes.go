@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/store"
@@ -78,6 +79,11 @@ func (b *env[T]) wantCauses(ctx context.Context, t tb, db driver.Causes, dead []
 	}
 	same("before", count(10), span("", 0, 1, 2, 3, 4, 5))
 	note(0, 0)
+	if bounded, ok := db.(driver.Bounded); ok {
+		if counts, err := bounded.CountCausesUpTo(ctx, 10, 4); err != nil || len(counts) != 1 || counts[0].ID != "" || counts[0].Letters != 4 {
+			t.Errorf("CountCausesUpTo before: %+v, %v; want 4 letters without a cause", counts, err)
+		}
+	}
 	note(4, 4)
 	left := int64(0)
 	for _, c := range count(10) {
@@ -94,6 +100,7 @@ func (b *env[T]) wantCauses(ctx context.Context, t tb, db driver.Causes, dead []
 	want := []driver.CauseCount{span(orders, 0, 1, 4), span(dials, 2, 3), span(none, 5)}
 	same("all", count(10), want...)
 	same("two", count(2), want[:2]...)
+	wantBounded(ctx, t, db, want)
 	for _, c := range []struct {
 		cause       string
 		after       int64
@@ -126,6 +133,66 @@ func (b *env[T]) wantCauses(ctx context.Context, t tb, db driver.Causes, dead []
 		if !slices.Equal(ids, expected) {
 			t.Errorf("ListCause %s returned %v, want %v", c.description, ids, expected)
 		}
+		if c.cause != "" {
+			wantCauseFilter(ctx, t, db, c.cause, c.after, c.limit, expected)
+		}
+	}
+}
+
+// wantBounded compares counts up to a number with the groups of all.
+func wantBounded(ctx context.Context, t tb, db driver.Causes, all []driver.CauseCount) {
+	t.Helper()
+	bounded, ok := db.(driver.Bounded)
+	if !ok {
+		return
+	}
+	full, err := db.(driver.Inspector).Stats(ctx)
+	if err != nil {
+		t.Fatalf("Stats: %v", err)
+	}
+	for _, most := range []int64{1, 2, 3, full.Dead, full.Dead + 10} {
+		s, err := bounded.StatsUpTo(ctx, most)
+		if err != nil || s.Dead != min(most, full.Dead) || s.Ready != full.Ready || s.Failed != full.Failed || s.Holding != full.Holding {
+			t.Errorf("StatsUpTo of %d returned %+v, %v; all are %+v", most, s, err, full)
+		}
+		counts, err := bounded.CountCausesUpTo(ctx, 10, most)
+		if err != nil || len(counts) != len(all) {
+			t.Errorf("CountCausesUpTo of %d returned %+v, %v, want %d causes", most, counts, err, len(all))
+		}
+		for _, want := range all {
+			i := slices.IndexFunc(counts, func(c driver.CauseCount) bool { return c.ID == want.ID })
+			if i < 0 || counts[i].Letters != min(most, want.Letters) || most > want.Letters && counts[i] != want {
+				t.Errorf("CountCausesUpTo of %d returned %+v, want up to so many of %+v", most, counts, want)
+			}
+		}
+	}
+	if counts, err := bounded.CountCausesUpTo(ctx, 2, 100); err != nil || !slices.Equal(counts, all[:2]) {
+		t.Errorf("CountCausesUpTo of two causes returned %+v, %v, want %+v", counts, err, all[:2])
+	}
+}
+
+// wantCauseFilter lists dead letters by a filter with a cause.
+func wantCauseFilter(ctx context.Context, t tb, db driver.Causes, cause string, after int64, limit int, want []waybill.ID) {
+	t.Helper()
+	rows, f := db.(driver.Inspector), store.Filter{Cause: cause}
+	recs, err := rows.List(ctx, store.Dead, f, after, limit)
+	if err != nil || !slices.Equal(recordIDs(recs), want) {
+		t.Errorf("List(%+v) returned %v, %v, want %v", f, recordIDs(recs), err, want)
+	}
+	if n, err := rows.Count(ctx, store.Dead, f); err != nil || n < int64(len(want)) || after == 0 && limit == 10 && n != int64(len(want)) {
+		t.Errorf("Count(%+v) is %d, %v, want %d", f, n, err, len(want))
+	}
+	for _, state := range []store.State{store.Ready, store.Delayed, store.Delivered} {
+		if recs, err := rows.List(ctx, state, f, 0, limit); err != nil || len(recs) > 0 {
+			t.Errorf("List of %v returned %d records with a cause, %v", state, len(recs), err)
+		}
+	}
+	if len(want) == 0 {
+		return
+	}
+	f.Since = recs[0].EndedAt.Add(time.Hour)
+	if n, err := rows.Count(ctx, store.Dead, f); err != nil || n != 0 {
+		t.Errorf("Count(%+v) is %d, %v, want 0", f, n, err)
 	}
 }
 

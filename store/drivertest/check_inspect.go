@@ -18,6 +18,7 @@ import (
 func inspectChecks[T any]() []check[T] {
 	return []check[T]{
 		{row: "count_and_list", name: "list and count by filter", run: listsByFilter[T]},
+		{row: "count_and_list", name: "list and count by time and error", run: listsByEnd[T]},
 		{row: "count_and_list", name: "list in pages", fresh: true, run: listsPages[T]},
 		{row: "count_and_list", name: "the newest first", fresh: true, run: listsRecent[T]},
 		{row: "count_and_list", name: "filters compare as bytes", run: filtersAsBytes[T]},

@@ -309,6 +309,12 @@ func browseMutants() []mutant {
 		{"ignores the tenant of a filter", "count_and_list", filtered(func(f *store.Filter) { f.TenantID = "" })},
 		{"ignores the aggregate type of a filter", "count_and_list", filtered(func(f *store.Filter) { f.AggregateType = "" })},
 		{"filters in lower case", "count_and_list", filtered(func(f *store.Filter) { f.AggregateID = strings.ToLower(f.AggregateID) })},
+		{"ignores the begin of a filter", "count_and_list", filtered(func(f *store.Filter) { f.Since = time.Time{} })},
+		{"ignores the end of a filter", "count_and_list", filtered(func(f *store.Filter) { f.Until = time.Time{} })},
+		{"includes the end of a filter", "count_and_list", filtered(func(f *store.Filter) { f.Until = f.Until.Add(time.Microsecond) })},
+		{"ignores the error of a filter", "count_and_list", filtered(func(f *store.Filter) { f.Error = "" })},
+		{"ignores the correlation id of a filter", "count_and_list", filtered(func(f *store.Filter) { f.CorrelationID = "" })},
+		{"ignores the cause of a filter", "causes", filtered(func(f *store.Filter) { f.Cause = "" })},
 		{"ignores Holding", "count_and_list", filtered(func(f *store.Filter) { f.Holding = false })},
 		{"ignores Failed", "count_and_list", filtered(func(f *store.Filter) { f.Failed = false })},
 		{"starts every page anew", "count_and_list", operates(func(db complete, w *worseOperator) {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/waybillhq/waybill"
@@ -141,5 +142,16 @@ func fits(r *record, f store.Filter) bool {
 	ev := &r.Event
 	return same(f.Type, ev.Type) && same(f.AggregateType, ev.AggregateType) && same(f.AggregateID, ev.AggregateID) &&
 		same(f.TenantID, ev.TenantID) && (!f.Holding || r.Holds) && (!f.Failed || r.Attempts > 0) &&
-		(!f.NoTenant || ev.TenantID == "") && (!f.Untried || r.Attempts == 0)
+		(!f.NoTenant || ev.TenantID == "") && (!f.Untried || r.Attempts == 0) && same(f.CorrelationID, ev.CorrelationID) &&
+		same(f.Cause, r.cause) && fitsEnd(r, f)
+}
+
+// fitsEnd reports whether the time and the error of a record match a filter.
+func fitsEnd(r *record, f store.Filter) bool {
+	at := r.CreatedAt
+	if r.state == store.Dead || r.state == store.Delivered {
+		at = r.ended
+	}
+	return !at.Before(f.Since) && (f.Until.IsZero() || at.Before(f.Until)) &&
+		(f.Error == "" || r.state != store.Delivered && strings.Contains(r.LastError, f.Error))
 }

@@ -101,6 +101,7 @@ func (q *queue) filtered(state store.State, f store.Filter) (where string, args 
 	conditions := []string{`TRUE`}
 	for _, field := range []struct{ column, text string }{
 		{`type`, f.Type}, {shownType, f.AggregateType}, {`aggregate_id`, f.AggregateID}, {`tenant_id`, f.TenantID},
+		{`correlation_id`, f.CorrelationID}, {q.places[state].cause, f.Cause},
 	} {
 		if field.text != "" {
 			conditions, args = append(conditions, field.column+` = ?`), append(args, []byte(field.text))
@@ -117,6 +118,16 @@ func (q *queue) filtered(state store.State, f store.Filter) (where string, args 
 	}
 	if f.Failed {
 		conditions = append(conditions, q.places[state].attempts+` > 0`)
+	}
+	if f.Error != "" {
+		conditions = append(conditions, `LOCATE(?, CAST(`+q.places[state].failure+` AS BINARY)) > 0`)
+		args = append(args, []byte(f.Error))
+	}
+	if !f.Since.IsZero() {
+		conditions = append(conditions, q.places[state].at+` >= TIMESTAMP'`+utc(wholeMicro(f.Since))+`'`)
+	}
+	if !f.Until.IsZero() {
+		conditions = append(conditions, q.places[state].at+` < TIMESTAMP'`+utc(wholeMicro(f.Until))+`'`)
 	}
 	return strings.Join(conditions, ` AND `), args, nil
 }

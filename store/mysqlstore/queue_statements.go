@@ -90,6 +90,9 @@ type place struct {
 	own string
 	// attempts and holds are the columns that filters use.
 	attempts, holds string
+	// at, failure and cause are the time, the last error and the cause, for
+	// filters.
+	at, failure, cause string
 }
 
 const (
@@ -100,15 +103,16 @@ const (
 )
 
 var places = [...]place{
-	store.Ready: {"{outbox}", micros + `o.available_at), 0, 0, 0, NULL, NULL`, `lane, seq`, byKey, `FORCE INDEX (seq)`, ``, `0`, `0`},
+	store.Ready: {"{outbox}", micros + `o.available_at), 0, 0, 0, NULL, NULL`, `lane, seq`, byKey, `FORCE INDEX (seq)`, ``, `0`, `0`, `created_at`, `NULL`, `NULL`},
 	store.Delayed: {
-		"{delayed}", micros + `o.due_at), ` + tried + `NULL`, `id`, byID, ``, ``, `attempts`, `holds`,
+		"{delayed}", micros + `o.due_at), ` + tried + `NULL`, `id`, byID, ``, ``, `attempts`, `holds`, `created_at`, `last_error`, `NULL`,
 	},
 	store.Dead: {
-		"{dead}", `NULL, ` + tried + micros + `o.died_at)`, `id`, byID, `FORCE INDEX (listed)`, ``, `attempts`, `holds`,
+		"{dead}", `NULL, ` + tried + micros + `o.died_at)`, `id`, byID, `FORCE INDEX (listed)`, ``, `attempts`, `holds`, `died_at`,
+		`last_error`, `cause`,
 	},
 	store.Delivered: {
-		"{history}", `NULL, o.attempts, o.replay, 0, NULL, ` + micros + `o.done_at)`, `number`, byNumber, ``, ``, `attempts`, `0`,
+		"{history}", `NULL, o.attempts, o.replay, 0, NULL, ` + micros + `o.done_at)`, `number`, byNumber, ``, ``, `attempts`, `0`, `done_at`, `NULL`, `NULL`,
 	},
 }
 
@@ -130,6 +134,7 @@ func (l layout) places() []place {
 	}
 	own[store.Ready].more = micros + `o.available_at), o.attempts, o.replay, 0, CAST(o.last_error AS BINARY), NULL, o.final`
 	own[store.Ready].own, own[store.Ready].attempts = l.destination()+` AND `, `attempts`
+	own[store.Ready].failure = `last_error`
 	own[store.Dead].own = own[store.Ready].own
 	return own
 }
@@ -213,8 +218,9 @@ ON o.id = UNHEX(k.id)` + own + ` WHERE o.holds = 1 FOR UPDATE /*!80001 OF o */`)
 }
 
 // narrowed returns the index of the rows in a state that match a filter; ""
-// if there is none. Indexes type (type, seq) and aggregate (aggregate_id, seq)
-// of dead; those of backlog_dead begin with the destination.
+// if there is none. Indexes type (type, seq), aggregate (aggregate_id, seq),
+// cause (cause, seq) and died_at of dead; those of backlog_dead begin with the
+// destination.
 func narrowed(state store.State, f store.Filter) string {
 	switch {
 	case state != store.Dead:
@@ -222,6 +228,10 @@ func narrowed(state store.State, f store.Filter) string {
 		return `FORCE INDEX (aggregate)`
 	case f.Type != "":
 		return `FORCE INDEX (type)`
+	case f.Cause != "":
+		return `FORCE INDEX (cause)`
+	case !f.Since.IsZero():
+		return `FORCE INDEX (died_at)`
 	}
 	return ""
 }

@@ -35,6 +35,7 @@ const backlogColumns = readColumns + `, r.available_at, coalesce(r.attempts, 0),
 // indexes that they need.
 func newBacklogStatements(names *strings.Replacer) statements {
 	r := names.Replace
+	upTo, all := boundStats(countBacklog)
 	return statements{
 		fetch: r(fetchRows(backlogColumns)),
 		sweep: r(sweepKeys),
@@ -48,7 +49,7 @@ func newBacklogStatements(names *strings.Replacer) statements {
 
 		settle: backlogSettleStatements(r),
 
-		stats: r(countBacklog),
+		stats: r(all), statsUpTo: r(upTo),
 		find:  r(findInBacklog()),
 		list:  backlogLists(r),
 		count: backlogCounts(r), deadBy: deadStatements(r, ofDestination, backlogRecord(store.Dead)),
@@ -73,12 +74,14 @@ func newBacklogStatements(names *strings.Replacer) statements {
 
 // countBacklog returns rows of the kinds 0 to 6 of countRows. Primary keys, due
 // index and holds index of the tables, by their lanes; backlog_tried_idx (lane)
-// where attempts > 0. The oldest row is the first of some lane.
+// where attempts > 0; backlog_dead_seq_idx (lane >> 10, seq). The oldest row is
+// the first of some lane.
 const countBacklog = `WITH late AS MATERIALIZED (
   SELECT count(*) AS n, count(*) FILTER (WHERE attempts > 0) AS failed, count(*) FILTER (WHERE holds) AS holding,
     coalesce(max(attempts), 0) AS attempts FROM {delayed} WHERE ` + ownLanes + `
 ), buried AS MATERIALIZED (
-  SELECT count(*) AS n, count(*) FILTER (WHERE holds) AS holding FROM {dead} WHERE lane >> 10 = {number}
+  SELECT (SELECT count(*) FROM (SELECT FROM {dead} WHERE ` + ofDestination + ` {bound}) AS d) AS n,
+    (SELECT count(*) FROM {dead} WHERE ` + ownLanes + ` AND holds) AS holding
 ), tried AS MATERIALIZED (
   SELECT coalesce(max(attempts), 0) AS attempts FROM {outbox} WHERE ` + ownLanes + ` AND attempts > 0
 )
@@ -108,7 +111,7 @@ func backlogRecord(state store.State) string {
 // attempts.
 func fitsBacklog(state store.State) string {
 	if state == store.Ready {
-		return fits(store.Delivered) // no row holds, and attempts count
+		return fitsWith("NOT $5::boolean", tried, "created_at", hasError, noCause)
 	}
 	return fits(state)
 }
@@ -118,15 +121,15 @@ func fitsBacklog(state store.State) string {
 // deferred rows by the lanes of backlog_delayed_due_idx.
 func backlogLists(r func(string) string) map[store.State]string {
 	list := func(state store.State, lanes string) string {
-		return r(`SELECT ` + backlogRecord(state) + ` FROM ` + tableOf(state) + ` WHERE ` + lanes + ` AND seq > $7::bigint AND ` +
-			fitsBacklog(state) + ` ORDER BY seq LIMIT $8`)
+		return r(`SELECT ` + backlogRecord(state) + ` FROM ` + tableOf(state) + ` WHERE ` + lanes + ` AND seq > $12::bigint AND ` +
+			fitsBacklog(state) + ` ORDER BY seq LIMIT $13`)
 	}
 	return map[store.State]string{
 		store.Delayed: list(store.Delayed, ownLanes),
 		store.Dead:    list(store.Dead, ofDestination),
 		store.Ready: r(`SELECT ` + backlogRecord(store.Ready) + ` FROM (SELECT lane + {low} AS l FROM {lane}) AS c
-CROSS JOIN LATERAL (SELECT * FROM {outbox} WHERE lane = c.l AND seq > $7::bigint AND ` + fitsBacklog(store.Ready) + ` ORDER BY seq LIMIT $8) AS r
-ORDER BY seq LIMIT $8`),
+CROSS JOIN LATERAL (SELECT * FROM {outbox} WHERE lane = c.l AND seq > $12::bigint AND ` + fitsBacklog(store.Ready) + ` ORDER BY seq LIMIT $13) AS r
+ORDER BY seq LIMIT $13`),
 	}
 }
 

@@ -319,7 +319,7 @@ func TestDocumentedGrants(t *testing.T) {
 	if gone, err := purger.Once(t.Context(), nil); err != nil || gone.Delivered != ready {
 		t.Errorf("purging: %+v, %v; want %d", gone, err, ready)
 	}
-	if done, err := ops.ReplayAll(t.Context(), store.Filter{}, nil); err != nil || len(done.IDs) != 1 {
+	if done, err := ops.ReplayAll(t.Context(), store.Filter{}, admin.DeadLetterOptions{}); err != nil || len(done.IDs) != 1 {
 		t.Errorf("ReplayAll: %+v, %v", done, err)
 	}
 	if _, err := ops.MakeReady(t.Context()); err != nil {

@@ -16,13 +16,14 @@ import (
 // countRows returns, by kind: 0 the clock, 1 ready rows and the creation time
 // of the oldest, 2 to 6 counts, 7 live nodes with the ends of their leases, 8
 // lanes. The oldest row is the first of some lane: primary key of outbox (lane,
-// seq), once per lane.
+// seq), once per lane. Two counts of the dead rows read indexes only,
+// dead_seq_idx and dead_holds_idx: one count would read the rows.
 const countRows = `WITH clock AS MATERIALIZED (SELECT clock_timestamp() AS now),
 live AS MATERIALIZED (SELECT n.id, n.relay, n.expires_at, n.report FROM {node} n, clock WHERE n.expires_at > clock.now),
 late AS MATERIALIZED (
   SELECT count(*) AS n, count(*) FILTER (WHERE attempts > 0) AS failed, count(*) FILTER (WHERE holds) AS holding,
     coalesce(max(attempts), 0) AS attempts FROM {delayed}
-), buried AS MATERIALIZED (SELECT count(*) AS n, count(*) FILTER (WHERE holds) AS holding FROM {dead})
+), buried AS MATERIALIZED (SELECT (SELECT count(*) FROM (SELECT FROM {dead} {bound}) AS d) AS n, (SELECT count(*) FROM {dead} WHERE holds) AS holding)
 SELECT 0 AS kind, 0 AS lane, 0::bigint AS n, now AS at, NULL::uuid AS id, '' AS relay, false AS live, '' AS report FROM clock
 UNION ALL SELECT 1, 0, (SELECT count(*) FROM {outbox}), (
   SELECT min(o.created_at) FROM {lane} l
@@ -77,20 +78,39 @@ func tableOf(state store.State) string {
 }
 
 // fits returns the condition of a filter: $1 to $4 are texts, $5 is Holding, $6
-// is Failed. An empty field matches all rows. $4 is NULL for rows without a
-// tenant, and $6 for rows that were never attempted.
+// is Failed, $7 and $8 are times, $9 to $11 are texts. An empty field matches
+// all rows. $4 is NULL for rows without a tenant, and $6 for rows that were
+// never attempted.
 func fits(state store.State) string {
-	const tried = "CASE WHEN $6::boolean IS NULL THEN attempts = 0 ELSE NOT $6::boolean OR attempts > 0 END"
-	holds, failed := "NOT $5::boolean", "$6::boolean IS NOT TRUE"
 	switch state {
 	case store.Ready:
-	case store.Delayed, store.Dead:
-		holds, failed = "(NOT $5::boolean OR holds)", tried
+		return fitsWith("NOT $5::boolean", "$6::boolean IS NOT TRUE", "created_at", noError, noCause)
+	case store.Delayed:
+		return fitsWith(holding, tried, "created_at", hasError, noCause)
+	case store.Dead:
+		return fitsWith(holding, tried, "died_at", hasError, hasCause)
 	case store.Delivered:
-		failed = tried
+		return fitsWith("NOT $5::boolean", tried, "done_at", noError, noCause)
 	}
-	return `($1::text = '' OR type = $1) AND ($2::text = '' OR ` + aggregateType + ` = $2) AND ($3::text = '' OR aggregate_id = $3)
-  AND ($4::text = '' OR coalesce(tenant_id, '') = coalesce($4::text, '')) AND ` + holds + ` AND ` + failed
+	return ""
+}
+
+// Conditions of a filter.
+const (
+	holding  = "(NOT $5::boolean OR holds)"
+	tried    = "CASE WHEN $6::boolean IS NULL THEN attempts = 0 ELSE NOT $6::boolean OR attempts > 0 END"
+	hasError = "($9::text = '' OR strpos(last_error, $9) > 0)"
+	noError  = "$9::text = ''"
+	hasCause = "($11::text = '' OR cause = $11)"
+	noCause  = "$11::text = ''"
+	since    = "($7::timestamptz IS NULL OR {at} >= $7)"
+)
+
+// fitsWith is fits with conditions, and with the column of the time.
+func fitsWith(holds, failed, at, failure, cause string) string {
+	return strings.ReplaceAll(`($1::text = '' OR type = $1) AND ($2::text = '' OR `+aggregateType+` = $2) AND ($3::text = '' OR aggregate_id = $3)
+  AND ($4::text = '' OR coalesce(tenant_id, '') = coalesce($4::text, '')) AND `+holds+` AND `+failed+` AND `+since+`
+  AND ($8::timestamptz IS NULL OR {at} < $8) AND `+failure+` AND ($10::text = '' OR correlation_id = $10) AND `+cause, "{at}", at)
 }
 
 // listStatements read rows after a seq. Ready rows are read lane by lane, by
@@ -100,11 +120,11 @@ func fits(state store.State) string {
 func listStatements(r func(string) string) map[store.State]string {
 	out := make(map[store.State]string)
 	for _, state := range []store.State{store.Delayed, store.Dead, store.Delivered} {
-		out[state] = r(`SELECT ` + recordColumns(state) + ` FROM ` + tableOf(state) + ` WHERE seq > $7::bigint AND ` + fits(state) + ` ORDER BY seq LIMIT $8`)
+		out[state] = r(`SELECT ` + recordColumns(state) + ` FROM ` + tableOf(state) + ` WHERE seq > $12::bigint AND ` + fits(state) + ` ORDER BY seq LIMIT $13`)
 	}
 	out[store.Ready] = r(`SELECT ` + recordColumns(store.Ready) + ` FROM (SELECT lane AS l FROM {lane}) AS c
-CROSS JOIN LATERAL (SELECT * FROM {outbox} WHERE lane = c.l AND seq > $7::bigint AND ` + fits(store.Ready) + ` ORDER BY seq LIMIT $8) AS r
-ORDER BY seq LIMIT $8`)
+CROSS JOIN LATERAL (SELECT * FROM {outbox} WHERE lane = c.l AND seq > $12::bigint AND ` + fits(store.Ready) + ` ORDER BY seq LIMIT $13) AS r
+ORDER BY seq LIMIT $13`)
 	return out
 }
 
@@ -112,31 +132,39 @@ ORDER BY seq LIMIT $8`)
 const (
 	byType = iota
 	byAggregate
+	byCause
+	bySince
 	narrowed
 )
 
 // listing are the statements that list and count.
 type listing struct{ list, count string }
 
-// fitsBy is fits for a filter with a type, or with the id of an aggregate: a
-// plan for all filters would not use the index.
-func fitsBy(field int) string {
-	where := fits(store.Dead)
-	if field == byType {
-		return strings.Replace(where, `($1::text = '' OR type = $1)`, `type = $1::text`, 1)
-	}
-	return strings.Replace(where, `($3::text = '' OR aggregate_id = $3)`, `aggregate_id = $3::text`, 1)
+// narrows are the conditions of fits that select by the fields, and those that
+// use the index.
+var narrows = [narrowed][2]string{
+	byType:      {`($1::text = '' OR type = $1)`, `type = $1::text`},
+	byAggregate: {`($3::text = '' OR aggregate_id = $3)`, `aggregate_id = $3::text`},
+	byCause:     {hasCause, `cause = $11::text`},
+	bySince:     {strings.ReplaceAll(since, "{at}", "died_at"), `died_at >= $7::timestamptz`},
 }
 
-// deadStatements list and count the dead letters of one type or aggregate:
-// dead_type_idx (type, seq) and dead_aggregate_idx (aggregate_id, seq). own is
+// fitsBy is fits for a filter with a field that has an index: a plan for all
+// filters would not use the index.
+func fitsBy(field int) string {
+	return strings.Replace(fits(store.Dead), narrows[field][0], narrows[field][1], 1)
+}
+
+// deadStatements list and count the dead letters of one type, aggregate or
+// cause, or those since a time: dead_type_idx (type, seq), dead_aggregate_idx
+// (aggregate_id, seq), dead_cause_idx (cause, seq), dead_died_idx. own is
 // the condition of the rows of a backlog, whose indexes begin with lane >> 10,
 // and columns are the columns of a dead letter.
 func deadStatements(r func(string) string, own, columns string) (out [narrowed]listing) {
 	for by := range out {
 		where := ` FROM {dead} WHERE ` + own + ` AND ` + fitsBy(by)
 		out[by].count = r(`SELECT count(*)` + where)
-		out[by].list = r(`SELECT ` + columns + where + ` AND seq > $7::bigint ORDER BY seq LIMIT $8`)
+		out[by].list = r(`SELECT ` + columns + where + ` AND seq > $12::bigint ORDER BY seq LIMIT $13`)
 	}
 	return out
 }
@@ -149,14 +177,18 @@ func (s *statements) listing(state store.State, f store.Filter) listing {
 		return s.deadBy[byAggregate]
 	case f.Type != "":
 		return s.deadBy[byType]
+	case f.Cause != "":
+		return s.deadBy[byCause]
+	case !f.Since.IsZero():
+		return s.deadBy[bySince]
 	}
 	return listing{s.list[state], s.count[state]}
 }
 
-// listRecent reads delivered rows from the highest id on, down to $9:
+// listRecent reads delivered rows from the highest id on, down to $14:
 // history_id_idx of every partition.
 func listRecent() string {
-	return `SELECT ` + recordColumns(store.Delivered) + ` FROM {history} WHERE id < $7::uuid AND id >= $9::uuid AND ` + fits(store.Delivered) + ` ORDER BY id DESC LIMIT $8`
+	return `SELECT ` + recordColumns(store.Delivered) + ` FROM {history} WHERE id < $12::uuid AND id >= $14::uuid AND ` + fits(store.Delivered) + ` ORDER BY id DESC LIMIT $13`
 }
 
 // recentFloor finds the id below which a search of delivered rows ends: index
@@ -189,13 +221,24 @@ func findEvent() string {
 // Stats implements [driver.Inspector].
 func (c *core) Stats(ctx context.Context) (store.Stats, error) { return c.readStats(ctx, c.sql.stats) }
 
+// StatsUpTo implements [driver.Bounded].
+func (c *core) StatsUpTo(ctx context.Context, most int64) (store.Stats, error) {
+	return c.readStats(ctx, c.sql.statsUpTo, most)
+}
+
+// boundStats returns a statement that counts dead rows up to $1, and one that
+// counts all.
+func boundStats(query string) (upTo, all string) {
+	return strings.Replace(query, "{bound}", "LIMIT $1::bigint", 1), strings.Replace(query, "{bound}", "", 1)
+}
+
 // Members implements [driver.Members].
 func (c *core) Members(ctx context.Context) (store.Stats, error) {
 	return c.readStats(ctx, c.sql.members)
 }
 
 // readStats reads rows of the kinds of countRows.
-func (c *core) readStats(ctx context.Context, query string) (store.Stats, error) {
+func (c *core) readStats(ctx context.Context, query string, args ...any) (store.Stats, error) {
 	var s store.Stats
 	var kind, lane int
 	var n int64
@@ -203,7 +246,7 @@ func (c *core) readStats(ctx context.Context, query string) (store.Stats, error)
 	var id waybill.ID
 	var relay, report string
 	var live bool
-	rows, err := c.db.query(ctx, query)
+	rows, err := c.db.query(ctx, query, args...)
 	err = collect(rows, err, func() error {
 		switch kind {
 		case 0:
@@ -234,6 +277,16 @@ func (c *core) readStats(ctx context.Context, query string) (store.Stats, error)
 	return s, nil
 }
 
+// wholeMicro rounds a bound up to what the tables can store, so that a time is
+// before both or neither. It returns nil for the zero time.
+func wholeMicro(t time.Time) any {
+	whole := t.Truncate(time.Microsecond)
+	if whole.Before(t) {
+		whole = whole.Add(time.Microsecond)
+	}
+	return timeOrNull(whole)
+}
+
 // filterArgs returns the arguments of fits.
 func filterArgs(f store.Filter) []any {
 	var tenant, failed any = f.TenantID, f.Failed
@@ -243,7 +296,7 @@ func filterArgs(f store.Filter) []any {
 	if f.Untried {
 		failed = nil
 	}
-	return []any{f.Type, f.AggregateType, f.AggregateID, tenant, f.Holding, failed}
+	return []any{f.Type, f.AggregateType, f.AggregateID, tenant, f.Holding, failed, wholeMicro(f.Since), wholeMicro(f.Until), f.Error, f.CorrelationID, f.Cause}
 }
 
 // Count implements [driver.Inspector].

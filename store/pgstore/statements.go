@@ -27,7 +27,7 @@ type statements struct {
 	settle                       map[settleKind]string
 	finish, finishLast           string
 	stats, members, find, recent string
-	recentFloor                  string
+	statsUpTo, recentFloor       string
 	list, count                  map[store.State]string
 	deadBy                       [narrowed]listing
 	replay, discard, unblock     string
@@ -126,6 +126,7 @@ var countedLane = `CASE WHEN $21::integer = {lane_count}() THEN lane ELSE ` + st
 
 func newStatements(names *strings.Replacer) statements {
 	r := names.Replace
+	upTo, all := boundStats(countRows)
 	return statements{
 		lanes: r(`SELECT value FROM {setting} WHERE name = 'lanes'`),
 		setSetting: r(`INSERT INTO {setting} AS s (name, value) VALUES ($1, $2)
@@ -237,7 +238,7 @@ UNION ALL SELECT ''` + readTimeline),
 		settle: settleStatements(r),
 		finish: r(finishDeliveries(heldLanes)), finishLast: r(finishDeliveries(allHeld)),
 
-		stats: r(countRows), members: r(readMembers),
+		stats: r(all), statsUpTo: r(upTo), members: r(readMembers),
 		find: r(findEvent()),
 		list: listStatements(r), recent: r(listRecent()), recentFloor: r(recentFloor),
 		count: countStatements(r), deadBy: deadStatements(r, "true", recordColumns(store.Dead)),

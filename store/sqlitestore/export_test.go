@@ -64,6 +64,7 @@ func (s *queueStatements) addTo(list map[string]string) {
 		"list ready": s.list[store.Ready], "list dead": s.list[store.Dead],
 		"list dead by type": s.deadBy[byType].list, "count dead by type": s.deadBy[byType].count,
 		"list dead by aggregate": s.deadBy[byAggregate].list, "count dead by aggregate": s.deadBy[byAggregate].count,
+		"list dead by cause": s.deadBy[byCause].list, "count dead by cause": s.deadBy[byCause].count, "count dead since": s.deadBy[bySince].count,
 	} {
 		list[name] = st.text
 	}

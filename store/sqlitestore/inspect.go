@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"time"
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/internal/eventrow"
@@ -68,7 +69,7 @@ func known(state store.State) error {
 	return nil
 }
 
-// filterArgs returns the arguments 1 to 6 of the statements that count and
+// filterArgs returns the arguments 1 to 11 of the statements that count and
 // list. NULL selects rows without a tenant, or rows that were never attempted.
 func filterArgs(f store.Filter) []any {
 	var tenant, failed any = f.TenantID, f.Failed
@@ -78,7 +79,13 @@ func filterArgs(f store.Filter) []any {
 	if f.Untried {
 		failed = nil
 	}
-	return []any{f.Type, f.AggregateType, f.AggregateID, tenant, f.Holding, failed}
+	at := func(t time.Time) any {
+		if t.IsZero() {
+			return nil
+		}
+		return wholeMicros(t)
+	}
+	return []any{f.Type, f.AggregateType, f.AggregateID, tenant, f.Holding, failed, at(f.Since), at(f.Until), f.Error, f.CorrelationID, f.Cause}
 }
 
 // Count implements [driver.Inspector]. A backlog has no delivered rows.

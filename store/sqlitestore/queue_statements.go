@@ -47,6 +47,8 @@ type queueShape struct {
 	// readyAttempts is the attempts of a ready row, and maxAttempts the highest
 	// attempts of all pending rows.
 	readyAttempts, maxAttempts string
+	// readyError is the last error of a ready row.
+	readyError string
 	// key is the tenant and the dedup key that a row frees when it leaves, and
 	// replayKey those that it takes when it is replayed.
 	key, replayKey string
@@ -58,7 +60,7 @@ type queueShape struct {
 var (
 	shapeOfOutbox = queueShape{
 		readyState: "available_at", listedState: "available_at, 0, 0, 0, NULL",
-		readyAttempts: "0", maxAttempts: "d.attempts",
+		readyAttempts: "0", maxAttempts: "d.attempts", readyError: "NULL",
 		key: "tenant_id, dedup_key", replayKey: "ifnull(tenant_id, ''), ifnull(dedup_key, '')",
 		outbox: true,
 	}
@@ -68,9 +70,9 @@ var (
 	shapeOfBacklog = queueShape{
 		readyState:  "available_at, attempts, replay, 0, last_error, final",
 		listedState: "available_at, attempts, replay, 0, last_error, final", listedFinal: ", 0",
-		readyAttempts: "attempts",
-		maxAttempts:   "max(d.attempts, ifnull((SELECT max(attempts) FROM {outbox} WHERE lane = {row_lane} AND attempts > 0), 0))",
-		key:           "NULL, NULL", replayKey: "'', ''",
+		readyAttempts: "attempts", readyError: "last_error",
+		maxAttempts: "max(d.attempts, ifnull((SELECT max(attempts) FROM {outbox} WHERE lane = {row_lane} AND attempts > 0), 0))",
+		key:         "NULL, NULL", replayKey: "'', ''",
 	}
 )
 
@@ -157,50 +159,67 @@ type place struct {
 	more string
 	// attempts and holds are the expressions for a filter.
 	attempts, holds string
-	// after is the condition for rows after a seq, ?7. Without an index on seq,
-	// SQLite scans the table.
+	// at, failure and cause are the expressions for a filter: the time, the
+	// last error, and the cause.
+	at, failure, cause string
+	// after is the condition for rows after a seq, ?12. Without an index on
+	// seq, SQLite scans the table.
 	after string
 }
 
 // places returns the places of the rows of a queue, by state.
 func places(shape queueShape) []place {
 	all := []place{
-		store.Ready: {"{outbox}", shape.listedState + ", NULL", shape.readyAttempts, "0", "seq > ?7{and_lane}"},
+		store.Ready: {"{outbox}", shape.listedState + ", NULL", shape.readyAttempts, "0", "created_at", shape.readyError, "NULL", "seq > ?12{and_lane}"},
 		store.Delayed: {
-			"{delayed}", "due_at, attempts, replay, holds, last_error" + shape.listedFinal + ", NULL", "attempts", "holds", "seq > ?7{and_lane}",
+			"{delayed}", "due_at, attempts, replay, holds, last_error" + shape.listedFinal + ", NULL", "attempts", "holds", "created_at", "last_error", "NULL",
+			"seq > ?12{and_lane}",
 		},
 		store.Dead: {
-			"{dead}", "NULL, attempts, replay, holds, last_error" + shape.listedFinal + ", died_at", "attempts", "holds", "lane = {row_lane} AND seq > ?7",
+			"{dead}", "NULL, attempts, replay, holds, last_error" + shape.listedFinal + ", died_at", "attempts", "holds", "died_at", "last_error", "cause",
+			"lane = {row_lane} AND seq > ?12",
 		},
 	}
 	if shape.outbox {
-		all = append(all, place{"{history}", "NULL, attempts, replay, 0, NULL, done_at", "attempts", "0", "seq > ?7"})
+		all = append(all, place{"{history}", "NULL, attempts, replay, 0, NULL, done_at", "attempts", "0", "done_at", "NULL", "NULL", "seq > ?12"})
 	}
 	return all
 }
 
 // fits returns the condition of the filter, whose fields are the arguments 1 to
-// 6. Texts compare as bytes: no column has a collation.
+// 11. Texts compare as bytes: no column has a collation.
 func (p place) fits() string {
 	return `(?1 = '' OR type = ?1) AND (?2 = '' OR ` + shownType + ` = ?2) AND (?3 = '' OR aggregate_id = ?3)
  AND (?4 = '' OR ifnull(tenant_id, '') = ifnull(?4, '')) AND (NOT ?5 OR ` + p.holds + `)
- AND CASE WHEN ?6 IS NULL THEN ` + p.attempts + ` = 0 ELSE NOT ?6 OR ` + p.attempts + ` > 0 END`
+ AND CASE WHEN ?6 IS NULL THEN ` + p.attempts + ` = 0 ELSE NOT ?6 OR ` + p.attempts + ` > 0 END
+ AND (?7 IS NULL OR ` + p.at + ` >= ?7) AND (?8 IS NULL OR ` + p.at + ` < ?8) AND (?9 = '' OR instr(` + p.failure + `, ?9) > 0)
+ AND (?10 = '' OR correlation_id = ?10) AND (?11 = '' OR ` + p.cause + ` = ?11)`
 }
 
 // The fields of a filter that dead letters have an index for: dead_type_idx
-// (lane, type, seq) and dead_aggregate_idx (lane, aggregate_id, seq).
+// (lane, type, seq), dead_aggregate_idx (lane, aggregate_id, seq),
+// dead_cause_idx (lane, cause, seq), and dead_died_idx (died_at), which begins
+// with the lane in a backlog.
 const (
 	byType = iota
 	byAggregate
+	byCause
+	bySince
 	narrowed
 )
 
-// fitsBy is fits for a filter with a type, or with the id of an aggregate.
+// narrows are the conditions of fits that select by the fields, and those that
+// use the index.
+var narrows = [narrowed][2]string{
+	byType:      {`(?1 = '' OR type = ?1)`, `type = ?1`},
+	byAggregate: {`(?3 = '' OR aggregate_id = ?3)`, `aggregate_id = ?3`},
+	byCause:     {`(?11 = '' OR cause = ?11)`, `cause = ?11`},
+	bySince:     {`(?7 IS NULL OR died_at >= ?7)`, `died_at >= ?7`},
+}
+
+// fitsBy is fits for a filter with a field that has an index.
 func (p place) fitsBy(field int) string {
-	if field == byType {
-		return strings.Replace(p.fits(), `(?1 = '' OR type = ?1)`, `type = ?1`, 1)
-	}
-	return strings.Replace(p.fits(), `(?3 = '' OR aggregate_id = ?3)`, `aggregate_id = ?3`, 1)
+	return strings.Replace(p.fits(), narrows[field][0], narrows[field][1], 1)
 }
 
 // narrow returns the statements for a filter that selects dead letters by a
@@ -212,6 +231,10 @@ func (s *queueStatements) narrow(state store.State, f store.Filter) *listing {
 		return &s.deadBy[byAggregate]
 	case f.Type != "":
 		return &s.deadBy[byType]
+	case f.Cause != "":
+		return &s.deadBy[byCause]
+	case !f.Since.IsZero():
+		return &s.deadBy[bySince]
 	}
 	return nil
 }
@@ -222,16 +245,16 @@ func (s *queueStatements) browseStatements(one func(string) *statement, shape qu
 		s.count[state] = one(`SELECT count(*) FROM ` + p.table + ` WHERE ` + p.fits() + `{and_lane}`)
 		// Primary key of outbox; dead_seq_idx (lane, seq).
 		whole := `SELECT ` + strconv.Itoa(state) + `, ` + rowColumns + `, ` + p.more + ` FROM ` + p.table
-		s.list[state] = one(whole + ` WHERE ` + p.after + ` AND ` + p.fits() + ` ORDER BY seq LIMIT ?8`)
+		s.list[state] = one(whole + ` WHERE ` + p.after + ` AND ` + p.fits() + ` ORDER BY seq LIMIT ?13`)
 		if store.State(state) == store.Dead {
 			for by := range s.deadBy {
 				own := ` WHERE lane = {row_lane} AND ` + p.fitsBy(by)
 				s.deadBy[by].count = one(`SELECT count(*) FROM ` + p.table + own)
-				s.deadBy[by].list = one(whole + own + ` AND seq > ?7 ORDER BY seq LIMIT ?8`)
+				s.deadBy[by].list = one(whole + own + ` AND seq > ?12 ORDER BY seq LIMIT ?13`)
 			}
 		}
 		if store.State(state) == store.Delivered { // history_id_idx
-			s.recent = one(whole + ` WHERE id < ?7 AND id >= ?9 AND ` + p.fits() + ` ORDER BY id DESC LIMIT ?8`)
+			s.recent = one(whole + ` WHERE id < ?12 AND id >= ?14 AND ` + p.fits() + ` ORDER BY id DESC LIMIT ?13`)
 			s.recentFloor = one(`SELECT id FROM ` + p.table + ` WHERE id < ?1 ORDER BY id DESC LIMIT 1 OFFSET ?2`)
 		}
 		if find != "" {

@@ -290,7 +290,7 @@ func storm(t *testing.T, seed uint64, long time.Duration) {
 	g.calm = true
 	g.mu.Unlock()
 	for deadline := time.Now().Add(time.Minute); !broken(); {
-		if _, err := ops.ReplayAll(t.Context(), store.Filter{}, nil); err != nil {
+		if _, err := ops.ReplayAll(t.Context(), store.Filter{}, admin.DeadLetterOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		g.mu.Lock()

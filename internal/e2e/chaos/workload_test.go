@@ -269,7 +269,7 @@ func (d *workload) destinationDown(name string, long time.Duration) {
 
 // replay replays all dead letters, unless the server is unavailable.
 func (d *workload) replay(ctx context.Context) {
-	out, err := d.ops.ReplayAll(ctx, store.Filter{}, nil)
+	out, err := d.ops.ReplayAll(ctx, store.Filter{}, admin.DeadLetterOptions{})
 	d.mu.Lock()
 	d.replayed += len(out.IDs)
 	d.mu.Unlock()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -34,18 +35,22 @@ func (a *app) dead() *cobra.Command {
 
 func (a *app) deadList() *cobra.Command {
 	var filter store.Filter
+	var ends endFlags
 	var destination string
 	var after int64
 	var limit int
 	cmd := &cobra.Command{
 		Use: "list", Short: "List dead letters, oldest first", Args: needs(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := ends.parse(cmd, &filter, time.Now()); err != nil {
+				return err
+			}
 			return a.withBacklog(cmd, destination, func(ctx context.Context, d *session) error {
 				return a.listEvents(ctx, d, []store.State{store.Dead}, filter, after, max(limit, 1))
 			})
 		},
 	}
-	filterFlags(cmd, &filter)
+	letterFlags(cmd, &filter, &ends)
 	destinationFlag(cmd, &destination)
 	cmd.Flags().IntVar(&limit, "limit", 50, "Maximum number of results")
 	cmd.Flags().Int64Var(&after, "after", 0, "Position to start after: the end of the previous page")
@@ -98,40 +103,53 @@ func (a *app) printCauses(v view.Causes) error {
 	return nil
 }
 
+// letterFlags adds the flags that select dead letters.
+func letterFlags(cmd *cobra.Command, f *store.Filter, ends *endFlags) {
+	filterFlags(cmd, f)
+	ends.flags(cmd, f, "died")
+	cmd.Flags().StringVar(&f.Cause, "cause", "", "Only dead letters with this cause; waybill dead groups lists the causes")
+}
+
 // chosen selects the dead letters of a command: by id, or all that match a
 // filter.
 type chosen struct {
 	filter      store.Filter
+	ends        endFlags
 	destination string
-	cause       string
-	limit       int64
-	all, yes    bool
+	rate        string
+	options     admin.DeadLetterOptions
+	all         bool
+	dry, yes    bool
 }
 
 func (c *chosen) flags(cmd *cobra.Command) {
-	filterFlags(cmd, &c.filter)
+	letterFlags(cmd, &c.filter, &c.ends)
 	destinationFlag(cmd, &c.destination)
-	cmd.Flags().StringVar(&c.cause, "cause", "", "Only dead letters with this cause; waybill dead groups lists the causes")
-	cmd.Flags().Int64Var(&c.limit, "limit", 0, "Maximum number of dead letters, oldest first, with --cause; 0: no limit")
-	cmd.Flags().BoolVar(&c.all, "all", false, "Selection of all dead letters")
-	cmd.Flags().BoolVar(&c.yes, "yes", false, "Confirmation in advance")
+	flags := cmd.Flags()
+	flags.Int64Var(&c.options.Limit, "limit", 0, "Maximum number of dead letters, oldest first; 0: no limit")
+	flags.StringVar(&c.rate, "rate", "", "Maximum number of dead letters per second; empty: no limit")
+	flags.BoolVar(&c.all, "all", false, "Selection of all dead letters")
+	flags.BoolVar(&c.dry, "dry-run", false, "Number of selected dead letters, without a change")
+	flags.BoolVar(&c.yes, "yes", false, "Confirmation in advance")
 }
 
-// byID reports whether ids were given. It rejects a call with neither ids nor a
-// filter, and one with both.
-func (c *chosen) byID(args []string) (bool, error) {
+// parse checks the flags, and reports whether ids were given. It rejects a call
+// with neither ids nor a filter, and one with both.
+func (c *chosen) parse(cmd *cobra.Command, args []string, now time.Time) (byID bool, err error) {
+	if err := c.ends.parse(cmd, &c.filter, now); err != nil {
+		return false, err
+	}
+	if c.options.Rate, err = eventRate(c.rate); err != nil {
+		return false, err
+	}
 	some := c.filter != store.Filter{}
 	switch {
-	case c.limit < 0:
-		return false, usage("write --limit 100", "--limit %d is negative", c.limit)
-	case c.limit > 0 && c.cause == "":
-		return false, usage("waybill dead groups lists the causes", "--limit needs --cause")
-	case c.cause != "" && (some || c.all || len(args) > 0):
-		return false, usage("omit the others", "--cause cannot be combined with ids, a filter or --all")
-	case c.cause != "":
-		return false, nil
+	case c.options.Limit < 0:
+		return false, usage("write --limit 100", "--limit %d is negative", c.options.Limit)
 	case len(args) > 0 && (some || c.all):
 		return false, usage("omit one of them", "ids and a filter cannot be combined")
+	case len(args) > 0 && (c.options.Limit > 0 || c.rate != "" || c.dry):
+		return false, usage("they are for a filter or --all", "ids cannot be combined with --limit, --rate or --dry-run")
 	case len(args) > 0:
 		return true, nil
 	case !some && !c.all:
@@ -144,9 +162,11 @@ func (a *app) deadReplay() *cobra.Command {
 	var which chosen
 	cmd := &cobra.Command{
 		Use: "replay [ID…]", Short: "Replay dead letters", Args: needs(0, -1, ""),
-		Long: "Replay dead letters: each event keeps its id, starts with 0 attempts and does not wait for other events. Select them by id, by filter, or with --all.",
+		Long: "Replay dead letters: each event keeps its id, starts with 0 attempts and does not wait for other events. Select them by id, by filter, or with --all.\n\n" +
+			"  waybill dead replay --error 'connection refused' --since 2h --rate 50\n" +
+			"  waybill dead replay --type OrderPlaced --limit 10 --dry-run",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			byID, err := which.byID(args)
+			byID, err := which.parse(cmd, args, time.Now())
 			if err != nil {
 				return err
 			}
@@ -155,6 +175,9 @@ func (a *app) deadReplay() *cobra.Command {
 				return err
 			}
 			return a.withBacklog(cmd, which.destination, func(ctx context.Context, d *session) error {
+				if which.dry {
+					return a.countLetters(ctx, d, which, "replay")
+				}
 				var r admin.Replayed
 				var err error
 				if byID {
@@ -173,17 +196,22 @@ func (a *app) deadReplay() *cobra.Command {
 // errNone reports that no event matches.
 var errNone = errors.New("no matches")
 
+// countLetters prints the number of dead letters that a command would change.
+func (a *app) countLetters(ctx context.Context, d *session, which chosen, verb string) error {
+	n, err := d.CountDeadLetters(ctx, which.filter, which.options)
+	if err != nil {
+		return d.store.Clean(err)
+	}
+	if a.json {
+		return a.printJSON(view.Matched{Matched: n, DryRun: true})
+	}
+	fmt.Fprintf(a.Out, "would %s: %d\n", verb, n)
+	return nil
+}
+
 // confirmed counts the matching dead letters and asks for a confirmation.
 func (a *app) confirmed(ctx context.Context, d *session, which chosen, what string) error {
-	var n int64
-	var err error
-	if which.cause != "" {
-		if n, err = d.CountCause(ctx, which.cause); which.limit > 0 {
-			n = min(n, which.limit)
-		}
-	} else {
-		n, err = d.Count(ctx, store.Dead, which.filter)
-	}
+	n, err := d.CountDeadLetters(ctx, which.filter, which.options)
 	if err != nil {
 		return err
 	}
@@ -199,11 +227,8 @@ func (a *app) replayAll(ctx context.Context, d *session, which chosen) (admin.Re
 	}
 	b := a.bar("replaying")
 	defer b.end()
-	show := func(p admin.Progress) { b.show(p.Done, p.Total) }
-	if which.cause != "" {
-		return d.ReplayCause(ctx, which.cause, which.limit, show)
-	}
-	return d.ReplayAll(ctx, which.filter, show)
+	which.options.Progress = func(p admin.Progress) { b.show(p.Done, p.Total) }
+	return d.ReplayAll(ctx, which.filter, which.options)
 }
 
 // changed ends a command that changes events: it prints the changes, also after
@@ -247,9 +272,10 @@ func (a *app) deadDiscard() *cobra.Command {
 	var which chosen
 	cmd := &cobra.Command{
 		Use: "discard [ID…]", Short: "Delete dead letters permanently", Args: needs(0, -1, ""),
-		Long: "Delete dead letters permanently: by id, by filter, or with --all. Deleted events are never delivered.",
+		Long: "Delete dead letters permanently: by id, by filter, or with --all. Deleted events are never delivered.\n\n" +
+			"  waybill dead discard --error 'customer is unknown' --until 7d --dry-run",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			byID, err := which.byID(args)
+			byID, err := which.parse(cmd, args, time.Now())
 			if err != nil {
 				return err
 			}
@@ -258,6 +284,9 @@ func (a *app) deadDiscard() *cobra.Command {
 				return err
 			}
 			return a.withBacklog(cmd, which.destination, func(ctx context.Context, d *session) error {
+				if which.dry {
+					return a.countLetters(ctx, d, which, "discard")
+				}
 				var gone []waybill.ID
 				var err error
 				if byID {
@@ -286,11 +315,8 @@ func (a *app) discardAll(ctx context.Context, d *session, which chosen) ([]waybi
 	}
 	b := a.bar("discarding")
 	defer b.end()
-	show := func(p admin.Progress) { b.show(p.Done, p.Total) }
-	if which.cause != "" {
-		return d.DiscardCause(ctx, which.cause, which.limit, show)
-	}
-	return d.DiscardAll(ctx, which.filter, show)
+	which.options.Progress = func(p admin.Progress) { b.show(p.Done, p.Total) }
+	return d.DiscardAll(ctx, which.filter, which.options)
 }
 
 func (a *app) blocked() *cobra.Command {

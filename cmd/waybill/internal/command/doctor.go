@@ -1,12 +1,14 @@
 package command
 
 import (
+	"context"
 	"fmt"
 
 	"github.com/spf13/cobra"
 
 	"github.com/waybillhq/waybill/cmd/waybill/internal/doctor"
 	"github.com/waybillhq/waybill/cmd/waybill/internal/settings"
+	"github.com/waybillhq/waybill/dashboard"
 )
 
 // diagnosis is the result of doctor for one relay.
@@ -97,4 +99,13 @@ func verdict(all []diagnosis, strict bool) error {
 		return fmt.Errorf("%s", count(warnings, "warning", "warnings"))
 	}
 	return nil
+}
+
+// examine runs the checks for the dashboard.
+func examine(ctx context.Context, s *settings.Settings) []dashboard.Finding {
+	var out []dashboard.Finding
+	for _, f := range doctor.Run(ctx, doctor.Config{Settings: s}) {
+		out = append(out, dashboard.Finding{Check: f.Check, Status: string(f.Status), Text: f.Text, Command: f.Type})
+	}
+	return out
 }

@@ -28,6 +28,39 @@ func filterFlags(cmd *cobra.Command, f *store.Filter) {
 	flags.StringVar(&f.TenantID, "tenant", "", "Only events of this tenant")
 }
 
+// endFlags are the flags that select events by what became of them.
+type endFlags struct{ since, until string }
+
+// flags adds the flags. when says what the times are those of.
+func (e *endFlags) flags(cmd *cobra.Command, f *store.Filter, when string) {
+	flags := cmd.Flags()
+	flags.StringVar(&e.since, "since", "", "Only events that "+when+" at or after this time, or since this long ago; empty: all")
+	flags.StringVar(&e.until, "until", "", "Only events that "+when+" before this time, or until this long ago; empty: until now")
+	flags.StringVar(&f.Error, "error", "", "Only events whose last error contains this text")
+	flags.StringVar(&f.CorrelationID, "correlation", "", "Only events with this correlation id")
+}
+
+// parse sets the times of a filter.
+func (e *endFlags) parse(cmd *cobra.Command, f *store.Filter, now time.Time) error {
+	for _, bound := range []struct {
+		flag, text string
+		to         *time.Time
+	}{{"since", e.since, &f.Since}, {"until", e.until, &f.Until}} {
+		if !cmd.Flags().Changed(bound.flag) {
+			continue
+		}
+		at, err := moment(bound.flag, bound.text, now)
+		if err != nil {
+			return err
+		}
+		*bound.to = at
+	}
+	if !f.Since.IsZero() && !f.Until.IsZero() && !f.Since.Before(f.Until) {
+		return usage("exchange the times", "--since %s is not before --until %s", e.since, e.until)
+	}
+	return nil
+}
+
 // states are the states in the order of an event's lifecycle.
 var states = []store.State{store.Ready, store.Delayed, store.Dead, store.Delivered}
 
@@ -200,6 +233,7 @@ func seconds(s float64) string {
 
 func (a *app) list() *cobra.Command {
 	var filter store.Filter
+	var ends endFlags
 	var state, destination string
 	var after int64
 	var limit int
@@ -207,8 +241,13 @@ func (a *app) list() *cobra.Command {
 		Use: "list", Short: "List events, oldest first", Args: needs(0, 0, ""),
 		Long: "List events, oldest first: ready, delayed, dead, or delivered and still in the history. Delayed events are scheduled (without\n" +
 			"an attempt, or replayed) or failed; --state accepts these names, too. Without --state, the list has events of all states, and\n" +
-			"--after cannot be used. --destination lists what a destination has yet to receive; there are no delivered events.",
+			"--after cannot be used. --destination lists what a destination has yet to receive; there are no delivered events.\n\n" +
+			"The times of --since and --until are those at which an event died or was delivered, and of a pending event that at which it\n" +
+			"was written.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := ends.parse(cmd, &filter, time.Now()); err != nil {
+				return err
+			}
 			if limit < 1 {
 				return usage("", "--limit %d is not positive", limit)
 			}
@@ -234,6 +273,7 @@ func (a *app) list() *cobra.Command {
 		},
 	}
 	filterFlags(cmd, &filter)
+	ends.flags(cmd, &filter, "ended, or were written,")
 	destinationFlag(cmd, &destination)
 	flags := cmd.Flags()
 	flags.StringVar(&state, "state", "", "Only events that are ready, delayed (scheduled or failed), dead or delivered")

@@ -64,7 +64,7 @@ func (a *app) runDaemon(ctx context.Context, loaded *settings.Loaded) (err error
 	}
 	if loaded.Daemon().HTTP.Enabled {
 		cfg.Extra = func(d *daemon.Daemon) ([]daemon.Component, error) {
-			c, err := httpapi.Component(d, counts.Handler())
+			c, err := httpapi.Component(d, counts.Handler(), examine)
 			return []daemon.Component{c}, err
 		}
 	}

@@ -73,6 +73,8 @@ type Relay struct {
 	Groups       *admin.Inbox
 	Keys         *admin.Keys
 	Audit        *admin.Audit
+	// JobRecords are the jobs that ran on the store.
+	JobRecords *admin.Jobs
 	// Progress tracks whether deliveries make progress, for readiness.
 	Progress *Progress
 	Observe  observe.Hooks
@@ -186,6 +188,9 @@ func (r *Relay) fill(ctx context.Context, cfg Config) error {
 		return err
 	}
 	if r.Audit, err = admin.NewAudit(r.Store, ops); err != nil {
+		return err
+	}
+	if r.JobRecords, err = admin.NewJobs(r.Store, ops); err != nil {
 		return err
 	}
 	ops.BatchSize = s.Keys.PurgeBatchSize

@@ -22,18 +22,19 @@ import (
 	"github.com/waybillhq/waybill/cmd/waybill/internal/daemon"
 	"github.com/waybillhq/waybill/cmd/waybill/internal/settings"
 	"github.com/waybillhq/waybill/cmd/waybill/internal/view"
+	"github.com/waybillhq/waybill/dashboard"
 	"github.com/waybillhq/waybill/internal/logkey"
 )
 
 // Component returns the component of a daemon that serves HTTP; its port is
 // open. metrics serves scrapes; nil: no metrics.
-func Component(d *daemon.Daemon, metrics http.Handler) (daemon.Component, error) {
+func Component(d *daemon.Daemon, metrics http.Handler, doctor Doctor) (daemon.Component, error) {
 	s := d.Loaded.Daemon().HTTP
 	if err := Check(s); err != nil {
 		return daemon.Component{}, err
 	}
 	log := logger(d)
-	h, err := newHandler(d, metrics)
+	h, err := newHandler(d, metrics, doctor)
 	if err != nil {
 		return daemon.Component{}, err
 	}
@@ -56,12 +57,16 @@ func logger(d *daemon.Daemon) *slog.Logger {
 	return d.Log.With(slog.String(logkey.Component, "http"))
 }
 
+// Doctor runs the checks of waybill doctor, whose package uses this one.
+type Doctor func(ctx context.Context, s *settings.Settings) []dashboard.Finding
+
 // api answers requests.
 type api struct {
 	daemon  *daemon.Daemon
 	http    settings.HTTP
 	scrub   *settings.Scrubber
 	metrics http.Handler
+	doctor  Doctor // nil: none
 	local   bool
 	door    door
 	log     *slog.Logger
@@ -110,14 +115,14 @@ func (p *problem) Error() string { return p.text }
 func refuse(status int, text string) error { return &problem{status, text} }
 
 // newHandler returns the API of a daemon.
-func newHandler(d *daemon.Daemon, metrics http.Handler) (*handler, error) {
+func newHandler(d *daemon.Daemon, metrics http.Handler, doctor Doctor) (*handler, error) {
 	s := d.Loaded.Daemon().HTTP
 	local, err := Loopback(s.Listen)
 	if err != nil {
 		return nil, err
 	}
 	a := &api{
-		daemon: d, http: s, scrub: settings.NewScrubber(d.Loaded.Secrets()...), metrics: metrics, local: local, log: logger(d),
+		daemon: d, http: s, scrub: settings.NewScrubber(d.Loaded.Secrets()...), metrics: metrics, doctor: doctor, local: local, log: logger(d),
 		busy: make(chan struct{}, atOnce), probing: make(chan struct{}, probesAtOnce), pages: make(chan struct{}, atOnce),
 	}
 	mux := http.NewServeMux()

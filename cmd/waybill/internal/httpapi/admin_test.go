@@ -54,7 +54,7 @@ func newEnv(t *testing.T, args ...string) *env {
 	t.Cleanup(func() { _ = b.daemon.Close() })
 	b.relay = b.daemon.Relays[0]
 	metrics := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "waybill_backlog 0\n") })
-	if b.handler, err = newHandler(b.daemon, metrics); err != nil {
+	if b.handler, err = newHandler(b.daemon, metrics, nil); err != nil {
 		t.Fatal(err)
 	}
 	return b
@@ -331,11 +331,18 @@ func TestChangesOfACause(t *testing.T) {
 		}
 	}
 	for body, want := range map[string]string{
-		`{"limit": 1}`: "limit needs cause",
-		`{"ids": ["` + b.dead[0].String() + `"], "limit": 1}`:               "limit needs cause",
-		`{"ids": ["` + b.dead[0].String() + `"], "cause": "` + cause + `"}`: "ids and cause cannot be combined",
-		`{"cause": "` + cause + `", "limit": -1}`:                           "must be a number from 1 to 10000",
-		`{"cause": "` + cause + `", "limit": 10001}`:                        "must be a number from 1 to 10000",
+		`{"limit": 1}`: "need a filter, or all",
+		`{"rate": 1}`:  "need a filter, or all",
+		`{"ids": ["` + b.dead[0].String() + `"], "dry_run": true}`:           "need a filter, or all",
+		`{"ids": ["` + b.dead[0].String() + `"], "limit": 1}`:                "need a filter, or all",
+		`{"ids": ["` + b.dead[0].String() + `"], "cause": "` + cause + `"}`:  "ids and a filter cannot be combined",
+		`{"ids": ["` + b.dead[0].String() + `"], "all": true}`:               "ids and a filter cannot be combined",
+		`{"all": true, "type": "OrderPlaced"}`:                               "all and a filter cannot be combined",
+		`{"all": true, "rate": -1}`:                                          "not a number of events per second",
+		`{"since": "yesterday"}`:                                             "invalid JSON",
+		`{"since": "2026-01-02T00:00:00Z", "until": "2026-01-01T00:00:00Z"}`: "is not before Until",
+		`{"cause": "` + cause + `", "limit": -1}`:                            "must be a number from 1 to 10000",
+		`{"cause": "` + cause + `", "limit": 10001}`:                         "must be a number from 1 to 10000",
 		`{"cause": ""}`: "must be 1 to 1000 ids",
 		`{"cause": "` + cause + `", "limits": 1}`: "unknown field",
 	} {
@@ -345,6 +352,10 @@ func TestChangesOfACause(t *testing.T) {
 	}
 	post("/api/dead/replay", `{"cause": "000000000000"}`, http.StatusOK, `"ids": []`, `"left": 0`)
 	post("/api/dead/replay?destination=partner", `{"cause": "`+cause+`"}`, http.StatusNotFound, "no destinations")
+	post("/api/dead/replay", `{"cause": "`+cause+`", "dry_run": true}`, http.StatusOK, `"matched": 2`, `"dry_run": true`)
+	post("/api/dead/discard", `{"all": true, "error": "", "dry_run": true}`, http.StatusOK, `"matched": 2`)
+	post("/api/dead/discard", `{"since": "2126-01-01T00:00:00Z"}`, http.StatusOK, `"ids": []`, `"left": 0`)
+	post("/api/dead/discard", `{"error": "no such text"}`, http.StatusOK, `"ids": []`, `"left": 0`)
 	post("/api/dead/replay", `{"cause": "`+cause+`", "limit": 1}`, http.StatusOK, `"ids": [ "`+b.dead[0].String()+`" ]`, `"left": 1`)
 	post("/api/dead/discard", `{"cause": "`+cause+`"}`, http.StatusOK, `"ids": [ "`+b.dead[1].String()+`" ]`, `"left": 0`)
 	_, text := b.call("GET", "/api/audit", "", withToken)
@@ -407,7 +418,7 @@ func TestExposureIsRefused(t *testing.T) {
 func TestTooManyConcurrentRequestsAreRejected(t *testing.T) {
 	b := newEnv(t)
 	inside, leave := make(chan struct{}), make(chan struct{})
-	h, err := newHandler(b.daemon, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { inside <- struct{}{}; <-leave }))
+	h, err := newHandler(b.daemon, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { inside <- struct{}{}; <-leave }), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

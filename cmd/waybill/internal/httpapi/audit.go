@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"net/http"
+	"net/url"
 	"strings"
 	"time"
 
@@ -36,12 +37,8 @@ func (a *api) audit(r *http.Request) (any, error) {
 	}
 	q := r.URL.Query()
 	f := admin.AuditFilter{Actor: q.Get("actor"), Action: q.Get("action")}
-	for name, to := range map[string]*time.Time{"since": &f.Since, "until": &f.Until} {
-		if text := q.Get(name); text != "" {
-			if *to, err = time.Parse(time.RFC3339, text); err != nil {
-				return nil, refuse(http.StatusBadRequest, name+": must be a time such as 2026-01-31T15:00:00Z")
-			}
-		}
+	if f.Since, f.Until, err = bounds(q); err != nil {
+		return nil, err
 	}
 	before, err := view.ParseAuditCursor(q.Get("after"))
 	if err != nil {
@@ -52,4 +49,16 @@ func (a *api) audit(r *http.Request) (any, error) {
 		return nil, err
 	}
 	return view.AuditOf(page), nil
+}
+
+// bounds returns the times since and until of a request.
+func bounds(q url.Values) (since, until time.Time, err error) {
+	for name, to := range map[string]*time.Time{"since": &since, "until": &until} {
+		if text := q.Get(name); text != "" {
+			if *to, err = time.Parse(time.RFC3339, text); err != nil {
+				return since, until, refuse(http.StatusBadRequest, name+": must be a time such as 2026-01-31T15:00:00Z")
+			}
+		}
+	}
+	return since, until, nil
 }

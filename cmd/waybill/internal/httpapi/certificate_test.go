@@ -119,7 +119,7 @@ func newSecured(t *testing.T) *secured {
 	certFile, keyFile := s.ca.issue(t, s.dir, 100)
 	b := newEnv(t, "http.listen", "0.0.0.0:0", "http.cert", certFile, "http.key", keyFile)
 	b.daemon.Log = slog.New(slog.NewTextHandler(s.log, nil))
-	c, err := Component(b.daemon, nil)
+	c, err := Component(b.daemon, nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -31,10 +31,10 @@ func changes[D any](change func(d *admin.Outbox, ctx context.Context, ids ...way
 }
 
 // letters returns a handler that changes dead letters: those with the ids of a
-// request, or those with its cause.
+// request, or those that match its filter.
 func letters[D any](
 	byID func(d *admin.Outbox, ctx context.Context, ids ...waybill.ID) (D, error),
-	byCause func(d *admin.Outbox, ctx context.Context, cause string, limit int64, progress func(admin.Progress)) (D, error),
+	all func(d *admin.Outbox, ctx context.Context, f store.Filter, o admin.DeadLetterOptions) (D, error),
 	show func(done D) view.Changed,
 ) func(*api, *http.Request) (any, error) {
 	return func(a *api, r *http.Request) (any, error) {
@@ -46,19 +46,25 @@ func letters[D any](
 		if err := body(r, &in); err != nil {
 			return nil, err
 		}
-		if err := in.check(); err != nil {
+		o, err := in.options()
+		if err != nil {
 			return nil, err
 		}
-		if in.Cause == "" {
+		f := in.filter()
+		switch {
+		case len(in.IDs) > 0:
 			done, err := byID(rows, r.Context(), in.IDs...)
 			return show(done), err
+		case in.DryRun:
+			n, err := rows.Count(r.Context(), store.Dead, f)
+			return view.Matched{Matched: n, DryRun: true}, err
 		}
-		done, err := byCause(rows, r.Context(), in.Cause, in.Limit, nil)
+		done, err := all(rows, r.Context(), f, o)
 		if err != nil {
 			return nil, err
 		}
 		v := show(done)
-		left, err := rows.CountCause(r.Context(), in.Cause)
+		left, err := rows.Count(r.Context(), store.Dead, f)
 		v.Left = &left
 		return v, err
 	}
@@ -66,26 +72,54 @@ func letters[D any](
 
 // lettersRequest selects dead letters.
 type lettersRequest struct {
-	IDs   []waybill.ID `json:"ids"`
-	Cause string       `json:"cause"`
-	Limit int64        `json:"limit"`
+	IDs           []waybill.ID `json:"ids"`
+	Cause         string       `json:"cause"`
+	Type          string       `json:"type"`
+	AggregateType string       `json:"aggregate_type"`
+	AggregateID   string       `json:"aggregate_id"`
+	TenantID      string       `json:"tenant_id"`
+	Since         time.Time    `json:"since"`
+	Until         time.Time    `json:"until"`
+	Error         string       `json:"error"`
+	CorrelationID string       `json:"correlation_id"`
+	All           bool         `json:"all"`
+	Limit         int64        `json:"limit"`
+	Rate          float64      `json:"rate"`
+	DryRun        bool         `json:"dry_run"`
 }
 
-// check checks the request, and completes its limit.
-func (in *lettersRequest) check() error {
-	switch {
-	case in.Cause == "" && in.Limit != 0:
-		return refuse(http.StatusBadRequest, "limit needs cause")
-	case in.Cause == "":
-		return fewIDs(in.IDs)
-	case len(in.IDs) > 0:
-		return refuse(http.StatusBadRequest, "ids and cause cannot be combined")
-	case in.Limit < 0 || in.Limit > replayRows:
-		return refuse(http.StatusBadRequest, fmt.Sprintf("limit: must be a number from 1 to %d", replayRows))
-	case in.Limit == 0:
-		in.Limit = replayRows
+// lettersTime is the time that a request with a rate may take.
+const lettersTime = 30 * time.Second
+
+func (in *lettersRequest) filter() store.Filter {
+	return store.Filter{
+		Cause: in.Cause, Type: in.Type, AggregateType: in.AggregateType, AggregateID: in.AggregateID, TenantID: in.TenantID,
+		Since: in.Since, Until: in.Until, Error: in.Error, CorrelationID: in.CorrelationID,
 	}
-	return nil
+}
+
+// options checks the request.
+func (in *lettersRequest) options() (admin.DeadLetterOptions, error) {
+	o := admin.DeadLetterOptions{Limit: in.Limit, Rate: in.Rate}
+	some := in.filter() != store.Filter{}
+	switch {
+	case len(in.IDs) > 0 && (some || in.All):
+		return o, refuse(http.StatusBadRequest, "ids and a filter cannot be combined")
+	case in.All && some:
+		return o, refuse(http.StatusBadRequest, "all and a filter cannot be combined")
+	case !some && !in.All && (in.Limit != 0 || in.Rate != 0 || in.DryRun):
+		return o, refuse(http.StatusBadRequest, "limit, rate and dry_run need a filter, or all")
+	case !some && !in.All:
+		return o, fewIDs(in.IDs)
+	case in.Limit < 0 || in.Limit > replayRows:
+		return o, refuse(http.StatusBadRequest, fmt.Sprintf("limit: must be a number from 1 to %d", replayRows))
+	case in.Limit == 0:
+		o.Limit = replayRows
+	}
+	if in.Rate > 0 { // the answer comes within the time limit of a request
+		o.Limit = max(min(o.Limit, int64(in.Rate*lettersTime.Seconds())), 1)
+	}
+	return o, nil
 }
 
 func (a *api) inbox(r *http.Request) (any, error) {

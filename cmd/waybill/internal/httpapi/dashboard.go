@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"bytes"
+	"context"
 	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
@@ -84,8 +85,11 @@ func (a *api) mountBoards(mux *http.ServeMux) (end func(), err error) {
 // a token, changes and payloads are not available.
 func (b *boards) open(r *daemon.Relay) (*dashboard.Dashboard, error) {
 	cfg := dashboard.Config{
-		Outbox: r.Outbox, Destinations: r.Destinations, Inbox: r.Groups, Keys: r.Keys, Audit: r.Audit, Actor: b.api.actor, Title: "Waybill", Logger: r.Log,
+		Outbox: r.Outbox, Destinations: r.Destinations, Inbox: r.Groups, Keys: r.Keys, Audit: r.Audit, Jobs: r.JobRecords, Actor: b.api.actor, Title: "Waybill", Logger: r.Log,
 		ShowPayloads: !b.api.http.Token.IsZero(),
+	}
+	if b.api.doctor != nil {
+		cfg.Doctor = func(ctx context.Context) ([]dashboard.Finding, error) { return b.api.doctor(ctx, r.Settings), nil }
 	}
 	if r.Settings.Name != "" {
 		cfg.Title = "Waybill: " + r.Settings.Name

@@ -200,7 +200,7 @@ func TestDashboards(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = d.Close() })
-	h, err := newHandler(d, nil)
+	h, err := newHandler(d, nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -49,7 +49,7 @@ func TestGuessesAreLoggedAndSlowed(t *testing.T) {
 	b := newEnv(t)
 	var log bytes.Buffer
 	b.daemon.Log = slog.New(slog.NewTextHandler(&log, nil))
-	handler, err := newHandler(b.daemon, nil)
+	handler, err := newHandler(b.daemon, nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

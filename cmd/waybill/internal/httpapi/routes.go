@@ -22,12 +22,12 @@ func Routes() []Route {
 		{Method: "GET", Path: healthPath, access: open, answer: (*api).health, Help: "Liveness of the process, independent of deliveries"},
 		{Method: "GET", Path: readyPath, access: open, answer: (*api).ready, Help: "Readiness: the progress of every relay; 503 and the reason without progress. Names of relays and destinations need read access"},
 		{Method: "GET", Path: "/api/stats", access: look, answer: (*api).stats, Help: "Counts of pending, failed and dead events, the live relays, and the destinations"},
-		{Method: "GET", Path: "/api/events", access: look, answer: (*api).events, Help: "Events of a ?state=; filters: type, aggregate_type, aggregate_id, tenant_id; paging: limit, after; ?destination= lists the backlog of one"},
+		{Method: "GET", Path: "/api/events", access: look, answer: (*api).events, Help: "Events of a ?state=; filters: type, aggregate_type, aggregate_id, tenant_id, correlation_id, since and until (times of the end, or of the write), error (a part of its text); paging: limit, after; ?destination= lists the backlog of one"},
 		{Method: "GET", Path: "/api/events/{id}", access: look, answer: (*api).event, Help: "State and history of one event, the destinations that have yet to receive it, and why it has not arrived; ?payload=1 needs the token"},
-		{Method: "GET", Path: "/api/dead", access: look, answer: (*api).dead, Help: "Dead letters; parameters as for /api/events"},
+		{Method: "GET", Path: "/api/dead", access: look, answer: (*api).dead, Help: "Dead letters; parameters as for /api/events, and cause (of /api/dead/groups)"},
 		{Method: "GET", Path: "/api/dead/groups", access: look, answer: (*api).causes, Help: "Causes of dead letters, those with the most letters first, and the number of letters without one; limit; ?destination= names the backlog of one"},
-		{Method: "POST", Path: "/api/dead/replay", access: change, answer: letters((*admin.Outbox).Replay, (*admin.Outbox).ReplayCause, view.ReplayedOf), Help: "Replay of dead letters: {\"ids\": […]}, or {\"cause\": …} of /api/dead/groups, oldest first, with limit (up to 10000); ?destination= names the backlog of one"},
-		{Method: "POST", Path: "/api/dead/discard", access: change, answer: letters((*admin.Outbox).Discard, (*admin.Outbox).DiscardCause, view.ChangedOf), Help: "Permanent deletion of dead letters: as for /api/dead/replay"},
+		{Method: "POST", Path: "/api/dead/replay", access: change, answer: letters((*admin.Outbox).Replay, (*admin.Outbox).ReplayAll, view.ReplayedOf), Help: "Replay of dead letters: {\"ids\": […]}, {\"all\": true}, or a filter: cause (of /api/dead/groups), since and until (times of death), error (a part of its text), type, aggregate_type, aggregate_id, tenant_id, correlation_id; with limit (up to 10000, oldest first), rate (dead letters per second, for at most 30 s), dry_run. left of the answer is the number of dead letters that still match. ?destination= names the backlog of one"},
+		{Method: "POST", Path: "/api/dead/discard", access: change, answer: letters((*admin.Outbox).Discard, (*admin.Outbox).DiscardAll, view.ChangedOf), Help: "Permanent deletion of dead letters: as for /api/dead/replay"},
 		{Method: "GET", Path: "/api/blocked", access: look, answer: (*api).blocked, Help: "Aggregates that wait for one of their events; ?destination= names the backlog of one"},
 		{Method: "POST", Path: "/api/blocked/unblock", access: change, answer: changes((*admin.Outbox).Unblock, view.ChangedOf), Help: "Continuation of blocked aggregates: {\"ids\": […]}; ?destination= names the backlog of one"},
 		{Method: "GET", Path: "/api/destinations", access: look, answer: (*api).destinations, Help: "Destinations, and counts of what each has yet to receive"},
@@ -221,6 +221,10 @@ func (a *api) list(r *http.Request, state store.State, f store.Filter) (any, err
 		}
 	}
 	f.Type, f.AggregateType, f.AggregateID, f.TenantID = q.Get("type"), q.Get("aggregate_type"), q.Get("aggregate_id"), q.Get("tenant_id")
+	f.CorrelationID, f.Error, f.Cause = q.Get("correlation_id"), q.Get("error"), q.Get("cause")
+	if f.Since, f.Until, err = bounds(q); err != nil {
+		return nil, err
+	}
 	page, err := rows.List(r.Context(), state, f, after, n)
 	if err != nil {
 		return nil, err

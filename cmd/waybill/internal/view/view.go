@@ -184,9 +184,15 @@ func BlockedOf(b admin.Blocked) Blocked {
 type Changed struct {
 	IDs     []waybill.ID `json:"ids"`
 	Refused []Refused    `json:"refused,omitempty"`
-	// Left is, after a change of the dead letters with a cause, the number of
-	// those that remain: refused ones, and those above the limit.
+	// Left is, after a change of the dead letters that match a filter, the
+	// number of those that remain: refused ones, and those above the limit.
 	Left *int64 `json:"left,omitempty"`
+}
+
+// Matched is the number of rows that a change would affect.
+type Matched struct {
+	Matched int64 `json:"matched"`
+	DryRun  bool  `json:"dry_run"`
 }
 
 // Refused is a dead letter that could not be replayed, with the pending event
