@@ -16,6 +16,8 @@ import (
 type amqpProbe struct {
 	conn   *amqp.Connection
 	queues bool
+	// management is the API that knows the bindings.
+	management management
 }
 
 func (a *amqpProbe) close() { _ = a.conn.Close() }
@@ -29,13 +31,21 @@ func dialAMQP(ctx context.Context, u *url.URL) (probe, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &amqpProbe{conn, u.Query().Get("queues") == "true"}, nil
+	api, err := managementOf(u)
+	if err != nil {
+		_ = conn.Close()
+		return nil, err
+	}
+	return &amqpProbe{conn, u.Query().Get("queues") == "true", api}, nil
 }
 
 func amqpChecks() []Check {
 	return []Check{{
 		Name: "rabbitmq durability", For: amqpSink, Looks: "the exchanges or queues of events in the tables",
 		Wants: "existing and durable ones", run: amqpDurable,
+	}, {
+		Name: "rabbitmq routing", For: amqpSink, Looks: "the bindings of those exchanges, in RabbitMQ's management API (port 15672, or 15671 for amqps://)",
+		Wants: "a queue for the routing key of every event", run: amqpRouted,
 	}}
 }
 
@@ -70,10 +80,7 @@ func amqpDurable(ctx context.Context, p *patient) (Finding, error) {
 				"%s %s is not durable: a restart of the server deletes it", kind, topic), nil
 		}
 	}
-	if a.queues {
-		return good("%d durable", len(topics)), nil
-	}
-	return good("%d durable; AMQP does not report whether a queue is bound: without one, the relay logs NO_ROUTE, and waybill_destination_paused shows the exchange and key", len(topics)), nil
+	return good("%d durable", len(topics)), nil
 }
 
 // code returns the AMQP code of a refusal, or 0.

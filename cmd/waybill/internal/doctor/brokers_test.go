@@ -55,6 +55,15 @@ func TestJetStream(t *testing.T) {
 	_, err = js.CreateStream(t.Context(), stream)
 	w.must(err)
 	w.well("jetstream storage")
+	w.sees("jetstream subjects", NotChecked, "no event", "waybill send")
+	_, err = w.open().Send(t.Context(), waybill.Event{Type: "bills.paid", Payload: []byte("{}")})
+	w.must(err)
+	w.sees("jetstream subjects", Fail, "no stream has the subject bills.paid", "nats stream edit orders --subjects orders.>,bills.paid")
+	_, err = js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "bills", Subjects: []string{"bills.*"}})
+	w.must(err)
+	w.sees("jetstream subjects", Warn, "bills.paid is one of stream bills", "")
+	w.set("sink.topic", "orders.{type}")
+	w.well("jetstream subjects")
 	edit := func(change func(*jetstream.StreamConfig)) {
 		t.Helper()
 		change(&stream)
@@ -277,7 +286,9 @@ func TestRabbitMQ(t *testing.T) {
 	if strings.Contains(address, "?") {
 		sep = "&"
 	}
+	w.sees("rabbitmq routing", NotChecked, "management API", "")
 	w.set("sink.url", address+sep+"queues=true", "sink.topic", name)
+	w.well("rabbitmq routing")
 	w.sees(check, Fail, "queue "+name+" does not exist", "declare queue name="+name)
 	declare := func(durable bool) {
 		t.Helper()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"time"
 
@@ -68,6 +69,7 @@ func streamInfo(ctx context.Context, conn *nats.Conn, name string) (*jetstream.S
 func natsChecks() []Check {
 	return []Check{
 		{Name: "jetstream stream", For: natsSink, Looks: "the stream", Wants: "an existing stream", run: onNATS(streamThere)},
+		{Name: "jetstream subjects", For: natsSink, Looks: "the subjects of events in the tables", Wants: "subjects of the stream", run: streamSubjects},
 		{Name: "jetstream storage", For: natsSink, Looks: "storage and replicas of the stream", Wants: "file; in a cluster, 3 replicas", run: onNATS(streamStorage)},
 		{Name: "jetstream limits", For: natsSink, Looks: "limits of age, size and number of messages", Wants: "no limit that drops unread messages", run: onNATS(streamLimits)},
 		{Name: "jetstream sync", For: natsSink, Looks: "`sync_interval` of the server", Wants: "always; otherwise the server confirms messages before they are on disk", run: onNATS(streamSync)},
@@ -89,6 +91,42 @@ func streamThere(n *natsProbe) Finding {
 		return fail("nats stream add "+n.at.Stream+", or add ?create=true to sink.url", "stream %s does not exist: no event can be published", n.at.Stream)
 	}
 	return good("stream %s has the subjects %s", n.at.Stream, strings.Join(n.stream.Config.Subjects, ", "))
+}
+
+// streamSubjects finds an event whose subject is in no stream, or in another
+// one.
+func streamSubjects(ctx context.Context, p *patient) (Finding, error) {
+	n, ok := p.sink.(*natsProbe)
+	switch {
+	case !ok:
+		return Finding{}, errors.New("no connection")
+	case n.stream == nil:
+		return unseen("the stream does not exist"), nil
+	}
+	subjects, err := p.topics(ctx, natsbroker.Names())
+	if err != nil {
+		return Finding{}, err
+	}
+	if len(subjects) == 0 {
+		return noTopic(), nil
+	}
+	js, err := jetstream.New(n.conn)
+	if err != nil {
+		return Finding{}, err
+	}
+	edit := "nats stream edit " + n.at.Stream + " --subjects "
+	for _, subject := range subjects {
+		switch in, err := js.StreamNameBySubject(ctx, subject); {
+		case errors.Is(err, jetstream.ErrStreamNotFound):
+			all := strings.Join(append(slices.Clone(n.stream.Config.Subjects), subject), ",")
+			return fail(edit+all, "no stream has the subject %s: its events wait", subject), nil
+		case err != nil:
+			return Finding{}, err
+		case in != n.at.Stream:
+			return warn("remove the subject from stream "+in, "the subject %s is one of stream %s: its events go there", subject, in), nil
+		}
+	}
+	return good("the stream has all %d subjects of events in the tables", len(subjects)), nil
 }
 
 func streamStorage(n *natsProbe) Finding {

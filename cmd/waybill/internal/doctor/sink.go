@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/broker"
 	"github.com/waybillhq/waybill/cmd/waybill/internal/connect"
 	"github.com/waybillhq/waybill/cmd/waybill/internal/hint"
@@ -133,37 +134,49 @@ const sampled = 100
 // topics returns the topics of the events in the tables. Topics of future
 // events are unknown.
 func (p *patient) topics(ctx context.Context, names broker.TopicRules) ([]string, error) {
+	if p.Sink.Topic != "" && !strings.Contains(p.Sink.Topic, "{") {
+		if _, err := names.Template(p.Sink.Topic); err != nil {
+			return nil, err
+		}
+		return []string{p.Sink.Topic}, nil
+	}
+	var out []string
+	err := p.sample(ctx, names, func(_ *waybill.Event, topic string) {
+		if !slices.Contains(out, topic) {
+			out = append(out, topic)
+		}
+	})
+	return out, err
+}
+
+// sample calls see with events in the tables and their topics.
+func (p *patient) sample(ctx context.Context, names broker.TopicRules, see func(ev *waybill.Event, topic string)) error {
 	topic := names.Checked(nil)
 	if p.Sink.Topic != "" {
 		var err error
 		if topic, err = names.Template(p.Sink.Topic); err != nil {
-			return nil, err
-		}
-		if !strings.Contains(p.Sink.Topic, "{") {
-			return []string{p.Sink.Topic}, nil
+			return err
 		}
 	}
 	if p.noTables != nil {
-		return nil, nil
+		return nil
 	}
-	var out []string
 	for _, state := range []store.State{store.Ready, store.Delayed, store.Dead, store.Delivered} {
 		page, err := p.ops.List(ctx, state, store.Filter{}, 0, sampled)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		for i := range page.Records {
 			ev := &page.Records[i].Event
 			if p.to != nil && !p.to.takes(ev) {
 				continue
 			}
-			name, err := topic(ev)
-			if err == nil && !slices.Contains(out, name) {
-				out = append(out, name)
+			if name, err := topic(ev); err == nil {
+				see(ev, name)
 			}
 		}
 	}
-	return out, nil
+	return nil
 }
 
 // noTopic is the finding of a check of topics without events.
