@@ -32,6 +32,8 @@ type broken struct {
 	st  *connect.Store
 	row string
 	ran []string
+	// pages are the pages of the dashboard that showed the cause.
+	pages []string
 	// root is the folder of the repository.
 	root string
 }
@@ -190,6 +192,8 @@ var symptoms = map[string]func(b *broken){
 	"ready grows, relays are live": func(b *broken) {
 		b.stuck()
 		b.finds("doctor", nil, "1 event is ready, and no event is delivered: the oldest has waited for 6m")
+		b.shows("/", "has been down for", "connection refused", "The oldest ready event has been waiting for 6 min")
+		b.shows("/doctor", "the oldest has waited for 6m")
 	},
 	"ready grows, no relay is live": func(b *broken) {
 		stop := b.deliver(b.st, accepts(""))
@@ -197,16 +201,24 @@ var symptoms = map[string]func(b *broken){
 		stop()
 		b.send(b.st, "", 1)
 		b.finds("doctor", nil, "no relay is alive, and 1 events are ready", "start the service, or the waybill serve, that delivers to in-process (relay relay)")
+		b.shows("/", "No relay is running: 1 event cannot be delivered")
+		b.shows("/relays", "No relay is running")
+		b.shows("/doctor", "that delivers to in-process (relay relay)")
 	},
 	"failed grows": func(b *broken) {
 		ids := b.rejects(errCarrier, "retry")
 		b.finds("blocked list", nil, "the carrier does not answer", ids[0].String())
+		b.shows("/", "1 event failed and will be retried", "the carrier does not answer")
+		b.shows("/blocked", "the carrier does not answer", ids[0].String())
+		b.shows("/events/"+ids[1].String(), "It waits for the earlier event "+ids[0].String(), "the carrier does not answer")
 		b.finds("show ID", []string{"ID=" + ids[0].String()}, "It has failed, once, and is tried again in 59 min", "the carrier does not answer")
 		b.finds("show ID", []string{"ID=" + ids[1].String()}, "It waits for the earlier event "+ids[0].String(), "the carrier does not answer")
 	},
 	"dead > 0": func(b *broken) {
 		ids := b.rejects(errCustomer, "dead")
 		b.at(ids[1], "dead")
+		b.shows("/", "2 dead letters", "no such customer")
+		b.shows("/dead", "no such customer", ids[0].String())
 		b.finds("dead list", nil, "no such customer", ids[0].String())
 		b.finds("dead replay", []string{ids[0].String()}, "replayed: 1")
 		b.at(ids[0], "dead")
@@ -217,35 +229,44 @@ var symptoms = map[string]func(b *broken){
 		ids := b.send(b.st, "17", 2)
 		b.at(ids[0], "retry")
 		b.finds("blocked list", nil, ids[0].String(), "the carrier does not answer")
+		b.shows("/blocked", ids[0].String(), "the carrier does not answer")
 	},
 	"WaybillBacklog": func(b *broken) {
 		b.send(b.st, "", 3)
 		b.finds("doctor", nil, "no relay is alive, and 3 events are ready")
+		b.shows("/", "No relay is running: 3 events cannot be delivered")
 	},
 	"WaybillBacklogAge": func(b *broken) {
 		b.stuck()
+		b.shows("/", "has been down for", "connection refused")
+		b.shows("/doctor", "the oldest has waited for 6m")
 		b.finds("doctor", nil, "the oldest has waited for 6m")
 	},
 	"WaybillFailed, WaybillAttempts": func(b *broken) {
 		ids := b.rejects(errCarrier, "retry")
 		b.finds("list --state failed", nil, ids[0].String(), "the carrier does not answer")
+		b.shows("/events?state=failed", ids[0].String(), "the carrier does not answer")
 	},
 	"WaybillDead": func(b *broken) {
 		ids := b.rejects(errCustomer, "dead")
 		b.finds("dead list", nil, ids[0].String(), "no such customer")
+		b.shows("/dead", ids[0].String(), "no such customer")
 	},
 	"WaybillPublishLatency": func(b *broken) {
 		b.stuck()
 		b.finds("stats", nil, "lag 6m")
+		b.shows("/", "Oldest ready 6 min")
 	},
 	"WaybillLag": func(b *broken) {
 		server := b.server(testserver.PostgresName)
 		b.environ[0] = "WAYBILL_STORE=" + server.DSN
 		b.must(server.Kill(b.t.Context()))
 		b.finds("doctor", nil, "store fail", "connection refused")
+		b.shows("/doctor", "store fail", "connection refused")
 	},
 	"WaybillErrorBudgetFast, WaybillErrorBudgetSlow": func(b *broken) {
 		b.stuck()
+		b.shows("/", "The oldest ready event has been waiting for 6 min")
 		b.finds("doctor", nil, "the oldest has waited for 6m")
 	},
 	"WaybillNoRelay, WaybillRelayGone": func(b *broken) {
@@ -257,20 +278,25 @@ var symptoms = map[string]func(b *broken){
 			return len(s.Nodes) == 0
 		})
 		b.finds("doctor", nil, "no relay is alive, and 1 events are ready; node "+node.String()+" ended without releasing its lanes")
+		b.shows("/", "No relay is running: 1 event cannot be delivered")
+		b.shows("/relays", node.String(), "lapsed")
 	},
 	"WaybillNotCounted": func(b *broken) {
 		b.deliver(b.st, relay.Destination{Sink: fails(errCarrier)})
 		b.at(b.send(b.st, "", 1)[0], "retry")
 		b.finds("stats", nil, "failed 1 wait for a retry")
+		b.shows("/", "To be retried 1")
 	},
 	"WaybillCountsFail": func(b *broken) {
 		b.without("SELECT", "waybill_dead")
 		b.finds("doctor", nil, "may not read the tables: it lacks SELECT on", "GRANT SELECT ON", "dead letters not checked cannot be inspected", "permission denied for table waybill_dead")
 		b.finds("stats", nil, "permission denied for table waybill_dead")
+		b.shows("/doctor", "may not read the tables: it lacks SELECT on", "permission denied for table waybill_dead")
 	},
 	"WaybillReadsFail, WaybillSettlementsFail": func(b *broken) {
 		b.without("DELETE", "waybill_outbox")
 		b.finds("doctor", nil, "cannot be a relay: it lacks DELETE on")
+		b.shows("/doctor", "cannot be a relay: it lacks DELETE on")
 	},
 	"WaybillLanesWithoutOwner": func(b *broken) {
 		node := b.gone()
@@ -282,6 +308,8 @@ var symptoms = map[string]func(b *broken){
 			return len(s.Nodes) == 1
 		})
 		b.finds("doctor", nil, "1 of 1 lanes belong to node "+node.String()+", which is gone")
+		b.shows("/", "1 of 1 lanes have no live relay")
+		b.shows("/relays", node.String(), "lapsed")
 	},
 	"WaybillRelayWithoutLanes": func(b *broken) {
 		b.deliver(b.st, accepts(""))
@@ -293,6 +321,7 @@ var symptoms = map[string]func(b *broken){
 			return len(s.Nodes) == 2
 		})
 		b.finds("stats", nil, "relay 0", "relay 1")
+		b.shows("/relays", "relay 0", "relay 1")
 	},
 	"WaybillDestinationPaused": func(b *broken) {
 		server := b.server(testserver.RedisName)
@@ -301,11 +330,15 @@ var symptoms = map[string]func(b *broken){
 		b.environ = append(b.environ, "WAYBILL_SINK="+u.String())
 		b.must(server.Kill(b.t.Context()))
 		b.finds("doctor", nil, "sink fail", "connection refused")
+		b.shows("/doctor", "sink fail", "connection refused")
 	},
 	"WaybillDestinationFailed, WaybillDestinationDead": func(b *broken) {
 		b.destinations(b.t.Context(), b.st)
 		b.finds("list --destination NAME --state failed", []string{"NAME=partner"}, b.names["failed"], "the carrier does not answer")
 		b.finds("dead list --destination NAME", []string{"NAME=partner"}, b.names["dead"], "no such customer")
+		b.shows("/", "1 dead letter at destination partner", "no such customer")
+		b.shows("/events?destination=partner&state=failed", b.names["failed"], "the carrier does not answer")
+		b.shows("/dead?destination=partner", b.names["dead"], "no such customer")
 	},
 	"WaybillDestinationBacklogAge, WaybillDestinationNotResumed": func(b *broken) {
 		b.destinations(b.t.Context(), b.st)
@@ -313,25 +346,33 @@ var symptoms = map[string]func(b *broken){
 			b.t.Fatal(out, errs)
 		}
 		b.finds("destinations list", nil, "partner", "the bank moves")
+		b.shows("/", "Destination partner has been paused for", "the bank moves")
+		b.shows("/destinations", "partner", "the bank moves")
 		b.finds("destinations resume NAME", []string{"NAME=partner"}, "resumed: partner")
 	},
 	"WaybillGroupFailed, WaybillGroupAttempts, WaybillGroupDead": func(b *broken) {
 		b.inbox(b.t.Context(), b.st)
+		b.shows("/", "Consumer group BILLING cannot apply 1 event")
+		b.shows("/groups?group=BILLING", b.names["i1"], "out of stock")
 		b.finds("inbox list", nil, "BILLING", b.names["i1"], "out of stock")
 		b.finds("inbox redrive GROUP", []string{"GROUP=BILLING", "--all", "--yes"}, "redriven: 1")
 	},
 	"WaybillGroupAge": func(b *broken) {
 		b.inbox(b.t.Context(), b.st)
 		b.finds("inbox list --group GROUP", []string{"GROUP=BILLING"}, b.names["i2"], "out of stock")
+		b.shows("/groups?group=BILLING", b.names["i2"], "out of stock")
 	},
 	"WaybillGroupGone": func(b *broken) {
 		b.inbox(b.t.Context(), b.st)
 		b.finds("inbox list --group GROUP", []string{"GROUP=INVENTORY"}, b.names["i3"], "out of stock")
+		b.shows("/groups?group=INVENTORY", b.names["i3"], "out of stock")
 	},
 	"WaybillKeysUncertain": func(b *broken) {
 		b.keys(b.t.Context(), b.st)
 		b.finds("keys find KEY --operation OP --tenant T --principal P", []string{"KEY=k-1", "OP=POST /orders", "T=acme", "P=ann"},
 			"uncertain", "no answer from the bank")
+		b.shows("/", "wait for a decision: whether the effect happened is not known")
+		b.shows("/keys?state=uncertain", "POST /orders", "acme", "no answer from the bank")
 		b.finds("keys resolve OPERATION KEY", []string{"OPERATION=POST /orders", "KEY=k-unsure", "--tenant", "acme", "--failed", "--yes"}, "resolved")
 	},
 	"WaybillKeysLapsed": func(b *broken) {
@@ -345,6 +386,7 @@ var symptoms = map[string]func(b *broken){
 			b.t.Fatal(taken, err)
 		}
 		b.finds("keys list", nil, "acme POST /orders processing 1")
+		b.shows("/keys", "POST /orders", "lapsed")
 	},
 	"WaybillReconcileFound": func(b *broken) {
 		b.account(func(u *url.URL) {
@@ -353,6 +395,7 @@ var symptoms = map[string]func(b *broken){
 			u.RawQuery = q.Encode()
 		})
 		b.finds("doctor", nil, "synchronous_commit is off: a crash rolls back transactions whose events were delivered")
+		b.shows("/doctor", "synchronous_commit is off")
 	},
 	"WaybillReconcileFailing": func(b *broken) {
 		b.must(os.WriteFile("waybill.yaml", []byte("jobs:\n  orders: {sql: SELECT id AS aggregate_id FROM gone WHERE $1 < $2, type: OrderPlaced, aggregate-type: order}\n"), 0o600))
@@ -360,11 +403,13 @@ var symptoms = map[string]func(b *broken){
 			b.t.Fatal(out)
 		}
 		b.finds("reconcile list", nil, "orders sql yes", `relation "gone"`)
+		b.shows("/jobs", "orders failing", `relation "gone"`)
 	},
 }
 
 // TestRunbook breaks what every row of docs/operating.md is about, runs the
-// commands that the row names, and finds the cause in their output.
+// commands that the row names, and finds the cause in their output and on the
+// pages of the dashboard.
 func TestRunbook(t *testing.T) {
 	rows, root := runbookRows(t), docblock.Root(t)
 	if len(rows) < 20 {
@@ -385,8 +430,8 @@ func TestRunbook(t *testing.T) {
 			b := &broken{script: s, st: s.open(), row: row, root: root}
 			t.Cleanup(func() { b.must(b.st.Close()) })
 			test(b)
-			if len(b.ran) == 0 {
-				t.Error("the test runs no command")
+			if len(b.ran) == 0 || len(b.pages) == 0 {
+				t.Errorf("the test runs %d commands, and opens %d pages of the dashboard", len(b.ran), len(b.pages))
 			}
 			for _, m := range quotedCommand.FindAllStringSubmatch(row, -1) {
 				known := slices.Contains(b.ran, m[1]) || strings.HasPrefix(m[1], "serve") || m[1] == "destinations probe NAME"
