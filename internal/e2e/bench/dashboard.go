@@ -119,12 +119,17 @@ func (b *boards) pages() []board {
 	return []board{
 		{"overview", "/", true},
 		{"dead letters by cause", "/dead", false},
+		{"dead letters of one cause", "/dead?cause=" + admin.CauseOf("customer 1 is unknown!"), false},
 		{"dead letters of one type", "/dead?type=Type3", false},
+		{"dead letters of the last hour", "/dead?since=1h", false},
+		{"dead letters by a common error", "/dead?error=is+unknown!!", false},
+		{"dead letters by a rare error", "/dead?error=customer+500+is", false},
 		{"a dead letter", "/events/" + b.letter.String(), false},
 		{"a delivered event", "/events/" + b.delivered.String(), false},
 		{"an unknown event", "/events/" + waybill.NewID().String(), false},
 		{"events, all states", "/events", false},
 		{"events, dead", "/events?state=dead", false},
+		{"events of one correlation id", "/events?correlation_id=none", false},
 		{"events, delivered", "/events?state=delivered", false},
 		{"events of one aggregate", "/events?aggregate_type=order&aggregate_id=17", false},
 		{"destinations", "/destinations", true},
@@ -214,10 +219,20 @@ const (
 SELECT n %% 32, n, ` + boardID + `, 'Type' || n %% 20, 'order', (n / 5)::text, 'tenant' || n %% 50, 'Type' || n %% 20, 1, ` + boardAt + `, 0,
 	'application/json', convert_to(repeat('x', 200), 'UTF8'), ` + boardAt + `, 0, 0, ` + boardAt + ` FROM generate_series(1, %[1]d) n`
 	fillDead = `INSERT INTO {s}.waybill_dead (lane, seq, id, type, aggregate_type, aggregate_id, tenant_id, topic, schema_version, occurred_at, priority,
-	content_type, payload, created_at, attempts, replay, holds, last_error, died_at)
+	content_type, payload, created_at, attempts, replay, holds, last_error, died_at, cause)
 SELECT n %% 32, n + 1000000000, ` + boardID + `, 'Type' || n %% 20, 'order', (n / 5)::text, 'tenant' || n %% 50, 'Type' || n %% 20, 1, ` + boardAt + `, 0,
-	'application/json', convert_to(repeat('x', 200), 'UTF8'), ` + boardAt + `, 10, 0, false, 'status 422: customer ' || n || ' is unknown', ` + boardAt + ` FROM generate_series(1, %[1]d) n`
+	'application/json', convert_to(repeat('x', 200), 'UTF8'), ` + boardAt + `, 10, 0, false, e.text, ` + boardAt + `, e.cause
+FROM (SELECT n, 'customer ' || n || ' is unknown' || repeat('!', n %% 7) AS text, {causes}[n %% 7 + 1] AS cause FROM generate_series(1, %[1]d) n) AS e`
 )
+
+// boardCauses returns an array of the causes of the errors.
+func boardCauses() string {
+	var ids []string
+	for n := range 7 {
+		ids = append(ids, "'"+admin.CauseOf("customer 1 is unknown"+strings.Repeat("!", n))+"'")
+	}
+	return "(ARRAY[" + strings.Join(ids, ", ") + "])"
+}
 
 func (b *boards) fill(ctx context.Context, pool *pgxpool.Pool) error {
 	for _, f := range []struct {
@@ -226,7 +241,7 @@ func (b *boards) fill(ctx context.Context, pool *pgxpool.Pool) error {
 		example          *waybill.ID
 	}{{fillHistory, "waybill_history", b.history, &b.delivered}, {fillDead, "waybill_dead", b.dead, &b.letter}} {
 		fmt.Fprintf(b.progress, "bench: %s rows of %s\n", count(f.rows), f.table)
-		statement := fmt.Sprintf(strings.ReplaceAll(f.statement, "{s}", boardSchema), f.rows, f.table)
+		statement := fmt.Sprintf(strings.NewReplacer("{s}", boardSchema, "{causes}", boardCauses()).Replace(f.statement), f.rows, f.table)
 		if _, err := pool.Exec(ctx, statement); err != nil {
 			return err
 		}

@@ -178,7 +178,14 @@ func walk[T any](t *testing.T, db driver.Store[T]) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	jobs, err := admin.NewJobs(db, admin.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
 	d, err := dashboard.New(dashboard.Config{
+		Jobs: jobs, Doctor: func(context.Context) ([]dashboard.Finding, error) {
+			return []dashboard.Finding{{Check: "waiting", Status: "fail", Text: "the oldest event waits", Command: "waybill serve"}, {Check: "sink", Status: "not checked", Text: "none"}}, nil
+		},
 		Audit: audit, Outbox: s.ops, Destinations: s.to, Inbox: groups, Keys: keys, ShowPayloads: true, Interval: 100 * time.Millisecond,
 		Logger: slog.New(slog.DiscardHandler), Allow: func(*http.Request, dashboard.Action) error { return nil },
 	})
@@ -205,7 +212,7 @@ func screens(b tab, at string, dead waybill.ID) {
 	b.open(at)
 	b.Says("Destination shipping fails: 1 event waits", "connection refused", "1 dead letter at destination billing", "customer \"…\" is unknown")
 	b.picture("overview")
-	for _, path := range []string{"dead", "dead?destination=billing", "events", "events?destination=shipping", "destinations", "blocked", "blocked?destination=shipping", "groups", "relays", "keys"} {
+	for _, path := range []string{"dead", "dead?destination=billing", "events", "events?destination=shipping", "destinations", "blocked", "blocked?destination=shipping", "groups", "relays", "keys", "jobs", "doctor", "dead?since=1h&error=unknown"} {
 		b.open(at + path)
 	}
 	b.open(at + "dead?destination=billing")
