@@ -16,6 +16,9 @@ type Node struct {
 	// reads; empty for a node without a report, and in the nodes that a
 	// heartbeat returns.
 	Report string
+	// Rollup are the counts that the node sends with a heartbeat, in a form
+	// that stores read; empty in the nodes that a store returns.
+	Rollup string
 	// Expires is the end of the node's lease; zero in the nodes that a
 	// heartbeat returns.
 	Expires time.Time

@@ -32,6 +32,7 @@ func Of[T any](db any) driver.Roles[T] {
 	r.Backlogs, _ = db.(driver.Backlogs)
 	r.Restorer, _ = db.(driver.Restorer)
 	r.Audit, _ = db.(driver.Audit)
+	r.Rollups, _ = db.(driver.Rollups)
 	return r
 }
 

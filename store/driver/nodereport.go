@@ -16,6 +16,9 @@ type NodeReport struct {
 	// StartedAt is the time at which the node started, and At that of the
 	// report.
 	StartedAt, At time.Time
+	// LastMinute are the results of deliveries in the minute before the report;
+	// nil for programs that do not count them.
+	LastMinute *RollupCounts
 	// Troubles are the destinations whose events the node holds back, in an
 	// order that the relay chooses.
 	Troubles []Trouble
@@ -76,6 +79,8 @@ type nodeReport struct {
 	Lease    int64         `json:"lease_us"`
 	Troubles []nodeTrouble `json:"troubles,omitempty"`
 	Omitted  int           `json:"omitted,omitempty"`
+	// Minute are the counts of the last minute: delivered, failed, dead.
+	Minute *[3]int64 `json:"minute,omitempty"`
 }
 
 type nodeTrouble struct {
@@ -100,6 +105,9 @@ func EncodeNodeReport(r *NodeReport, lease time.Duration) string {
 	out := nodeReport{
 		Host: cutText(r.Host, maxReportName), PID: r.PID, Version: cutText(r.Version, maxReportName),
 		Up: r.At.Sub(r.StartedAt).Microseconds(), Lease: lease.Microseconds(), Omitted: r.Omitted,
+	}
+	if c := r.LastMinute; c != nil {
+		out.Minute = &[3]int64{c.Delivered, c.Failed, c.Dead}
 	}
 	for _, t := range r.Troubles {
 		one := nodeTrouble{
@@ -146,6 +154,9 @@ func DecodeNodeReport(text string, expires time.Time) *NodeReport {
 	}
 	at := expires.Add(-us(in.Lease)).UTC()
 	r := &NodeReport{Host: in.Host, PID: in.PID, Version: in.Version, StartedAt: at.Add(-us(in.Up)), At: at, Omitted: in.Omitted}
+	if c := in.Minute; c != nil {
+		r.LastMinute = &RollupCounts{Delivered: c[0], Failed: c[1], Dead: c[2]}
+	}
 	for _, t := range in.Troubles {
 		one := Trouble{Destination: t.Destination, Part: t.Part, State: t.State, Since: at.Add(-us(t.For)), Error: t.Error, Rate: t.Rate}
 		if t.Next != nil {

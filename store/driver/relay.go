@@ -28,7 +28,7 @@ type Lanes interface {
 	// with another relay name is live, it returns [waybill.ErrOtherRelay] and
 	// changes nothing. The node's report, at most [MaxNodeReport] bytes
 	// without NUL, replaces the one of its last heartbeat; the nodes of the
-	// result have none.
+	// result have none. A store without [Rollups] ignores the node's Rollup.
 	Heartbeat(ctx context.Context, node store.Node, lease time.Duration) (store.Membership, error)
 	// Acquire acquires those of the lanes that are free: released, or owned by
 	// a node that is not live. It waits for running settlements. window is the

@@ -57,6 +57,9 @@ type Roles[T any] struct {
 	// Audit records the changes of operators. Optional: without it nothing is
 	// recorded.
 	Audit Audit
+	// Rollups keeps the counts of deliveries that nodes send with their
+	// heartbeats. Optional: without it the counts are not stored.
+	Rollups Rollups
 	// HistoryAudit compares the history with the records of a consumer group.
 	// Optional: without it, reconcile.Unrecorded is unavailable.
 	HistoryAudit HistoryAudit
@@ -143,9 +146,9 @@ type Complete[T any] interface {
 }
 
 // RolesOf returns the roles of a type that implements all of them. Migrator,
-// Watcher, Backlogs, Restorer and Audit are set if db implements them; a type
-// that embeds [Unimplemented] implements Migrator. A store with some of the
-// roles sets the fields of [Roles] instead.
+// Watcher, Backlogs, Restorer, Audit and Rollups are set if db implements them;
+// a type that embeds [Unimplemented] implements Migrator. A store with some of
+// the roles sets the fields of [Roles] instead.
 func RolesOf[T any](db Complete[T]) Roles[T] {
 	r := Roles[T]{
 		Outbox: db, Relay: db, Inbox: db, Keys: db, Jobs: db,
@@ -157,5 +160,6 @@ func RolesOf[T any](db Complete[T]) Roles[T] {
 	r.Backlogs, _ = db.(Backlogs)
 	r.Restorer, _ = db.(Restorer)
 	r.Audit, _ = db.(Audit)
+	r.Rollups, _ = db.(Rollups)
 	return r
 }

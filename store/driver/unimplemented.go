@@ -19,11 +19,11 @@ func unimplemented(method string) error {
 }
 
 // Unimplemented has the methods of all roles except [Watcher], [Backlogs],
-// [Restorer] and [Audit], which [RolesOf] finds by a type assertion. Each
-// method returns an error that wraps [ErrUnimplemented] and names the method;
-// Local returns nil, and MigrationSQL returns "". A type that implements a role
-// embeds Unimplemented, so that the type compiles with a later version of this
-// package, in which the role has more methods.
+// [Restorer], [Audit] and [Rollups], which [RolesOf] finds by a type assertion.
+// Each method returns an error that wraps [ErrUnimplemented] and names the
+// method; Local returns nil, and MigrationSQL returns "". A type that
+// implements a role embeds Unimplemented, so that the type compiles with a
+// later version of this package, in which the role has more methods.
 //
 // Unimplemented has no methods of the interfaces that callers find by a type
 // assertion, such as [KeyPeeker]: an embedding type implements only those that

@@ -17,7 +17,7 @@ func TestUnimplementedHasEveryRole(t *testing.T) {
 	roles := reflect.TypeFor[driver.Roles[int]]()
 	for i := range roles.NumField() {
 		field := roles.Field(i)
-		if slices.Contains([]string{"Watcher", "Backlogs", "Restorer", "Audit"}, field.Name) {
+		if slices.Contains([]string{"Watcher", "Backlogs", "Restorer", "Audit", "Rollups"}, field.Name) {
 			// RolesOf finds these by a type assertion.
 			continue
 		}
@@ -75,6 +75,7 @@ func TestUnimplementedHasNoOptionalInterface(t *testing.T) {
 		reflect.TypeFor[driver.AnswerAtCommit[int]](), reflect.TypeFor[driver.Deferrer[int]](), reflect.TypeFor[driver.KeyPeeker](),
 		reflect.TypeFor[driver.RetryClassifier](), reflect.TypeFor[driver.SQLAppender](), reflect.TypeFor[driver.TxChecker[int]](),
 		reflect.TypeFor[driver.Upgrader](), reflect.TypeFor[driver.Watcher](), reflect.TypeFor[driver.Backlogs](), reflect.TypeFor[driver.Restorer](), reflect.TypeFor[driver.Audit](),
+		reflect.TypeFor[driver.Rollups](),
 	} {
 		if has.Implements(optional) {
 			t.Errorf("Unimplemented implements %v", optional)

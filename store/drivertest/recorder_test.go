@@ -48,6 +48,7 @@ type complete interface {
 	driver.Restorer
 	driver.Audit
 	driver.Causes
+	driver.Rollups
 }
 
 // tamper breaks a store.

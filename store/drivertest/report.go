@@ -106,6 +106,7 @@ func behaviors() []behavior {
 		{"open_writers", "OpenWriters: open transactions"},
 		{"membership", "heartbeats and membership"},
 		{"node_reports", "reports of nodes"},
+		{"rollups", "counts of deliveries"},
 		{"one_relay_per_outbox", "one outbox has one relay"},
 		{"acquire_free_lanes", "acquiring free lanes"},
 		{"takeover_from_a_dead_node", "takeover from a dead node"},

@@ -19,8 +19,8 @@ const (
 
 // Run runs all suites against a store with the roles Outbox, Relay, Inbox,
 // Keys, Jobs and OutboxAdmin. A store without one of the roles Finisher,
-// SinkGuard, HistoryAudit, Backlogs, Restorer and Audit does not support the
-// behaviors that need it.
+// SinkGuard, HistoryAudit, Backlogs, Restorer, Audit and Rollups does not
+// support the behaviors that need it.
 //
 // Subtests are named after the behavior and the check. Run logs the report and
 // returns it. With -short the large transactions are smaller.
@@ -72,9 +72,9 @@ func RunJobs[T any](t *testing.T, h Harness[T]) Report {
 }
 
 // RunAdmin runs the suite of the role OutboxAdmin. It also needs Outbox and
-// Relay, to write events and to settle them. The roles Restorer and Audit are
-// optional. The suites of Inbox, Keys and Jobs include InboxRecords, KeyRecords
-// and JobRecords.
+// Relay, to write events and to settle them. The roles Restorer, Audit and
+// Rollups are optional. The suites of Inbox, Keys and Jobs include
+// InboxRecords, KeyRecords and JobRecords.
 func RunAdmin[T any](t *testing.T, h Harness[T]) Report {
 	t.Helper()
 	return runSuite(t, h, adminSuite)

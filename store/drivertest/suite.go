@@ -117,7 +117,7 @@ func checks[T any]() []check[T] {
 		in(adminSuite,
 			statsChecks[T](), inspectChecks[T](), replayChecks[T](), replayKeyChecks[T](), deadLetterChecks[T](),
 			reportChecks[T](), purgeChecks[T](), purgeWrittenChecks[T](), tidyChecks[T](), setLanesChecks[T](),
-			with([]string{"Restorer"}, restoredChecks[T]()), with([]string{"Audit"}, auditChecks[T]()), causesChecks[T]()),
+			with([]string{"Restorer"}, restoredChecks[T]()), with([]string{"Audit"}, auditChecks[T]()), with([]string{"Rollups"}, rollupChecks[T]()), causesChecks[T]()),
 		in(backlogSuite, with([]string{"Backlogs"}, ownDestinations(slices.Concat(
 			destinationChecks[T](), divertChecks[T](), divertFenceChecks[T](), backlogReadChecks[T](), backlogInspectChecks[T](),
 			backlogSettleChecks[T](), backlogDeadChecks[T](), refillChecks[T](), refillRaceChecks[T]())))),

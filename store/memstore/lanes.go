@@ -13,6 +13,10 @@ import (
 
 // Heartbeat implements [driver.Lanes].
 func (t *tables) Heartbeat(_ context.Context, n store.Node, lease time.Duration) (store.Membership, error) {
+	counted, err := driver.DecodeRollup(n.Rollup)
+	if err != nil {
+		return store.Membership{}, fmt.Errorf("memstore: heartbeat: %w", err)
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	now := time.Now()
@@ -22,6 +26,7 @@ func (t *tables) Heartbeat(_ context.Context, n store.Node, lease time.Duration)
 		}
 	}
 	t.nodes[n.ID] = node{Node: store.Node{ID: n.ID, Relay: n.Relay}, expires: now.Add(lease), report: n.Report}
+	t.countUp(counted)
 	return t.membership(now), nil
 }
 

@@ -33,6 +33,7 @@ type tables struct {
 	jobs       map[string]*job
 	reaches    string // see driver.HistoryReaches
 	audit      []driver.AuditRecord
+	rollups    map[rollupKey]driver.RollupCounts
 
 	sink  string // see driver.SinkGuard
 	nodes map[waybill.ID]node
@@ -75,6 +76,7 @@ func newTables(cfg Config) (*tables, error) {
 		inbox: make(map[inboxKey]*received), accepting: make(map[inboxKey]*txn),
 		keyed: make(map[store.KeyID]*keyed), keyHolders: make(map[store.KeyID]*txn),
 		jobs: make(map[string]*job), nodes: make(map[waybill.ID]node), lanes: make([]lane, cfg.Lanes),
+		rollups: make(map[rollupKey]driver.RollupCounts),
 	}
 	t.reads = reads{mu: &t.mu, set: func() *rowSet { return &t.rowSet }}
 	return t, nil

@@ -51,6 +51,7 @@ var (
 	_ driver.Backlogs          = (*backend)(nil)
 	_ driver.Restorer          = (*backend)(nil)
 	_ driver.Audit             = (*backend)(nil)
+	_ driver.Rollups           = (*backend)(nil)
 	_ driver.Causes            = (*backend)(nil)
 )
 

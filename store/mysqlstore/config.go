@@ -46,9 +46,9 @@ func (c Config) complete() (Config, error) {
 var (
 	tables = []string{
 		"outbox", "delayed", "dead", "history", "dedup", "inbox", "idempotency", "job", "job_sent", "lane", "node", "setting", "migration",
-		"backlog", "backlog_delayed", "backlog_dead", "destination", "audit",
+		"backlog", "backlog_delayed", "backlog_dead", "destination", "audit", "rollup",
 	}
-	procedures = []string{"heartbeat", "heartbeat_report", "settle", "finish", "free_keys", "purge_written", "settle_divert", "settle_backlog"}
+	procedures = []string{"heartbeat", "heartbeat_report", "heartbeat_counts", "settle", "finish", "free_keys", "purge_written", "settle_divert", "settle_backlog"}
 )
 
 // tableNames returns the full names of the tables, without the schema.

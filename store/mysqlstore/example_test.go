@@ -102,4 +102,6 @@ func ExampleStore_MigrationSQL() {
 	// DROP PROCEDURE IF EXISTS `shop`.`events_heartbeat_report`;
 	// DROP PROCEDURE IF EXISTS `shop`.`events_add_lists`;
 	// DROP PROCEDURE `shop`.`events_add_lists`;
+	// CREATE TABLE IF NOT EXISTS `shop`.`events_rollup` (
+	// DROP PROCEDURE IF EXISTS `shop`.`events_heartbeat_counts`;
 }

@@ -27,7 +27,7 @@ func (s *backend) Heartbeat(ctx context.Context, node store.Node, lease time.Dur
 	var id scanID
 	var relay []byte
 	var live bool
-	args := []any{node.ID[:], []byte(node.Relay), lease.Microseconds(), []byte(node.Report)}
+	args := []any{node.ID[:], []byte(node.Relay), lease.Microseconds(), []byte(node.Report), []byte(node.Rollup)}
 	// The connections of a pool may lead to different servers.
 	conn, err := s.db.Conn(ctx)
 	if err != nil {

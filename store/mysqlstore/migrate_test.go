@@ -20,7 +20,7 @@ import (
 )
 
 // migrations is the number of migrations.
-const migrations = 14
+const migrations = 15
 
 // shell runs a script in the database's own shell, as the user of the tests.
 func shell(t testing.TB, database, script string) {
@@ -278,7 +278,7 @@ func testInterruptedMigrationIsTakenUp(t *testing.T) {
 	// Undoing statements from the end gives every state in which a crash may
 	// leave the tables.
 	parts := []string{
-		"DELETE FROM waybill_migration", "DROP PROCEDURE waybill_heartbeat_report", "ALTER TABLE waybill_node DROP COLUMN report", "DROP TABLE waybill_audit", "DROP PROCEDURE waybill_settle_backlog", "DROP PROCEDURE waybill_settle_divert", "DROP TABLE waybill_backlog_dead",
+		"DELETE FROM waybill_migration", "DROP PROCEDURE waybill_heartbeat_counts", "DROP TABLE waybill_rollup", "DROP PROCEDURE waybill_heartbeat_report", "ALTER TABLE waybill_node DROP COLUMN report", "DROP TABLE waybill_audit", "DROP PROCEDURE waybill_settle_backlog", "DROP PROCEDURE waybill_settle_divert", "DROP TABLE waybill_backlog_dead",
 		"DROP TABLE waybill_backlog_delayed", "DROP TABLE waybill_backlog", "DROP TABLE waybill_destination", "DROP PROCEDURE waybill_purge_written", "DROP PROCEDURE waybill_free_keys", "DROP PROCEDURE waybill_finish",
 		"DROP PROCEDURE waybill_settle", "DROP PROCEDURE waybill_heartbeat", "DROP TABLE waybill_node",
 		"DELETE FROM waybill_lane WHERE lane > 2", "DELETE FROM waybill_lane", "DROP TABLE waybill_lane", "DROP TABLE waybill_dedup",

@@ -33,6 +33,7 @@ type statements struct {
 	keyStatements
 	jobStatements
 	auditStatements
+	rollupStatements
 	destinationStatements
 }
 
@@ -90,6 +91,7 @@ func newStatements(cfg Config) statements {
 		keyStatements:     newKeyStatements(r),
 		jobStatements:     newJobStatements(r),
 		auditStatements:   newAuditStatements(r),
+		rollupStatements:  newRollupStatements(r),
 
 		destinationStatements: newDestinationStatements(r),
 
@@ -146,7 +148,7 @@ STRAIGHT_JOIN {outbox} AS o FORCE INDEX (PRIMARY) ON o.lane = k.lane AND o.seq =
  OR EXISTS (SELECT 1 FROM {dead} WHERE id = k.id) OR EXISTS (SELECT 1 FROM {history} WHERE id = k.id),
  COALESCE((SELECT value FROM {setting} WHERE name = 'history_from'), '') FROM (SELECT CAST(? AS BINARY(16)) AS id) AS k`),
 
-		heartbeat: r(`CALL {heartbeat_report}(?, ?, ?, NULLIF(?, ''))`),
+		heartbeat: r(`CALL {heartbeat_counts}(?, ?, ?, NULLIF(?, ''), NULLIF(?, ''))`),
 		// Primary keys of lane and node. The first row reports whether the node
 		// itself is live.
 		laneStates: r(`SELECT -1 AS lane, 0 AS epoch, NULL AS owner, 0 AS dirty, 0 AS in_flight,

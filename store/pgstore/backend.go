@@ -46,6 +46,7 @@ var (
 	_ driver.Backlogs          = (*pgxBackend)(nil)
 	_ driver.Restorer          = (*pgxBackend)(nil)
 	_ driver.Audit             = (*pgxBackend)(nil)
+	_ driver.Rollups           = (*pgxBackend)(nil)
 	_ driver.Causes            = (*pgxBackend)(nil)
 	_ driver.Migrator          = (*pgxBackend)(nil)
 	_ driver.Complete[*sql.Tx] = (*sqlBackend)(nil)
@@ -55,6 +56,7 @@ var (
 	_ driver.Backlogs          = (*sqlBackend)(nil)
 	_ driver.Restorer          = (*sqlBackend)(nil)
 	_ driver.Audit             = (*sqlBackend)(nil)
+	_ driver.Rollups           = (*sqlBackend)(nil)
 	_ driver.Migrator          = (*sqlBackend)(nil)
 )
 

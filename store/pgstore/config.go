@@ -62,7 +62,7 @@ func (c Config) complete() (Config, error) {
 // objects are the names that statements put in braces, tables first.
 var objects = []string{
 	"outbox", "delayed", "dead", "history", "dedup", "lane", "node", "inbox", "idempotency", "job", "job_sent", "setting", "migration",
-	"destination", "backlog", "backlog_delayed", "backlog_dead", "audit",
+	"destination", "backlog", "backlog_delayed", "backlog_dead", "audit", "rollup",
 	"history_rest", "outbox_seq", "lane_of", "lane_count", "choose_lane", "inbox_of", "timeline",
 }
 

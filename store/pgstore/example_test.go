@@ -86,4 +86,5 @@ func ExampleStore_MigrationSQL() {
 	// CREATE TABLE "messaging"."waybill_backlog_delayed" (
 	// CREATE TABLE "messaging"."waybill_backlog_dead" (
 	// CREATE TABLE "messaging"."waybill_audit" (
+	// CREATE TABLE "messaging"."waybill_rollup" (
 }

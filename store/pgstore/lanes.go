@@ -28,17 +28,17 @@ SELECT $1::uuid, $2::text, clock_timestamp() + $3::double precision * interval '
 WHERE NOT EXISTS (SELECT FROM {node} WHERE relay <> $2 AND id <> $1 AND expires_at > clock_timestamp())
 ON CONFLICT (id) DO UPDATE SET expires_at = excluded.expires_at`
 
-// renewLease renews a node's lease and its report, and returns, by kind: 0
-// whether it did, and the timeline, 1 a live relay of another name, 2 the other
-// live nodes, 3 the lanes. It does not write to the lanes' rows, so settlements
-// never collide with heartbeats.
+// renewLease renews a node's lease and its report, stores its counts, and
+// returns, by kind: 0 whether it did, and the timeline, 1 a live relay of
+// another name, 2 the other live nodes, 3 the lanes. It does not write to the
+// lanes' rows, so settlements never collide with heartbeats.
 const renewLease = `WITH ` + durable + `, clock AS MATERIALIZED (SELECT clock_timestamp() AS now),
 live AS MATERIALIZED (SELECT n.id, n.relay FROM {node} n, clock WHERE n.expires_at > clock.now),
 me AS (
   UPDATE {node} n SET expires_at = clock.now + $3::double precision * interval '1 second', report = nullif($4::text, '')
   FROM clock, durable
   WHERE n.id = $1 AND NOT EXISTS (SELECT FROM live WHERE relay <> $2) RETURNING n.id
-)
+), ` + countUp + `
 SELECT 0 AS kind, 0 AS lane, {timeline}() AS epoch, id, '' AS relay, true AS live FROM me
 UNION ALL SELECT 1, 0, 0, id, relay, true FROM live WHERE relay <> $2
 UNION ALL SELECT 2, 0, 0, id, relay, true FROM live WHERE id <> $1
@@ -119,7 +119,7 @@ func (c *core) renew(ctx context.Context, node store.Node, lease time.Duration) 
 	var id waybill.ID
 	var relay, other string
 	var live *bool // NULL for a lane without an owner
-	rows, err := c.db.query(ctx, c.sql.renew, node.ID.UUID(), node.Relay, seconds(lease), node.Report)
+	rows, err := c.db.query(ctx, c.sql.renew, node.ID.UUID(), node.Relay, seconds(lease), node.Report, node.Rollup)
 	err = collect(rows, err, func() error {
 		switch kind {
 		case 0:

@@ -40,6 +40,8 @@ type statements struct {
 	countLanes                   string
 	noteAudit                    string
 	listAudit, purgeAudit        string
+	listRollups                  string
+	mergeRollups, purgeRollups   string
 	causeStatements
 	backlogStatements
 	destinationStatements
@@ -262,6 +264,7 @@ UNION ALL SELECT ''` + readTimeline),
 		countLanes:      r(countLanes),
 		causeStatements: newCauseStatements(r, "true", recordColumns(store.Dead)),
 		noteAudit:       r(noteAudit), listAudit: r(listAudit), purgeAudit: r(purgeAudit),
+		listRollups: r(listRollups), mergeRollups: r(mergeRollups), purgeRollups: r(purgeRollups),
 
 		destinationStatements: newDestinationStatements(r),
 		jobStatements:         newJobStatements(r),

@@ -82,7 +82,7 @@ func (c Config) complete() (Config, error) {
 // tables are the names that statements put in braces.
 var tables = []string{
 	"outbox", "delayed", "dead", "history", "dedup", "inbox", "idempotency", "job", "job_sent", "lane", "node", "setting", "migration",
-	"destination", "backlog", "backlog_delayed", "backlog_dead", "audit",
+	"destination", "backlog", "backlog_delayed", "backlog_dead", "audit", "rollup",
 }
 
 // indexes are the names that migrations put in braces, after "index:".

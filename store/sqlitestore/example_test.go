@@ -111,4 +111,6 @@ func ExampleNew() {
 	// 6 audit
 	// 7 causes
 	// 8 node_reports
+	// 9 dead_lists
+	// 10 rollups
 }

@@ -32,6 +32,11 @@ func (s *backend) Heartbeat(ctx context.Context, n store.Node, lease time.Durati
 		if _, err := t.exec(ctx, s.sql.beat, n.ID[:], n.Relay, micros(now.Add(lease)), n.Report); err != nil {
 			return err
 		}
+		if n.Rollup != "" {
+			if _, err := t.exec(ctx, s.sql.countUp, n.Rollup); err != nil {
+				return err
+			}
+		}
 		if _, err := t.exec(ctx, s.sql.forgetNodes, micros(now.Add(-forgetAfter))); err != nil {
 			return err
 		}

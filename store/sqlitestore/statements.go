@@ -65,6 +65,7 @@ type statements struct {
 	jobStatements
 	sinkStatements
 	auditStatements
+	rollupStatements
 }
 
 // eventColumns are the columns of an event, rowColumns the columns that a row
@@ -102,6 +103,7 @@ func newStatements(names *strings.Replacer) *statements {
 
 	s.sinkStatements.fill(one)
 	s.auditStatements.fill(one)
+	s.rollupStatements.fill(one)
 	s.lanes = one(`SELECT value FROM {setting} WHERE name = 'lanes'`)
 	s.historyFrom = one(`SELECT value FROM {setting} WHERE name = 'history_from'`)
 	s.keepNoHistory = one(`INSERT INTO {setting} (name, value) VALUES ('history_from', 'never')

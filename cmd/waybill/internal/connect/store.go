@@ -193,7 +193,7 @@ func newStore[T any](kind string, handle *sql.DB, db driver.Store[T], closers ..
 	r := db.Driver()
 	s := &Store{Roles: driver.Roles[any]{
 		Relay: r.Relay, SinkGuard: r.SinkGuard, Watcher: r.Watcher, Migrator: r.Migrator, HistoryAudit: r.HistoryAudit,
-		Backlogs: r.Backlogs, Restorer: r.Restorer, Audit: r.Audit,
+		Backlogs: r.Backlogs, Restorer: r.Restorer, Audit: r.Audit, Rollups: r.Rollups,
 		OutboxAdmin: r.OutboxAdmin, InboxRecords: r.InboxRecords, KeyRecords: r.KeyRecords, JobRecords: r.JobRecords,
 	}, Kind: kind, SQL: handle, closers: closers}
 	s.Send = func(ctx context.Context, evs ...waybill.Event) ([]outbox.Receipt, error) {

@@ -201,7 +201,7 @@ func mysqlCDC(ctx context.Context, p *patient) (Finding, error) {
 }
 
 // procedures are those that a relay calls on MySQL and MariaDB.
-var procedures = []string{"heartbeat_report", "settle", "settle_divert", "settle_backlog", "finish", "free_keys", "purge_written"}
+var procedures = []string{"heartbeat_counts", "settle", "settle_divert", "settle_backlog", "finish", "free_keys", "purge_written"}
 
 // mysqlProcedures checks that the account may call the procedures of a relay: a
 // migration that replaces a procedure revokes the right. The server lists only

@@ -312,7 +312,7 @@ func examineMySQL(t *testing.T, server manage.Server) {
 
 	w.well("procedures")
 	a.do("REVOKE ALL ON "+name+".* FROM relay@'127.0.0.1'", "GRANT SELECT, INSERT, UPDATE, DELETE ON "+name+".* TO relay@'127.0.0.1'")
-	a.do(w.sees("procedures", Fail, "lacks EXECUTE on waybill_heartbeat_report, waybill_settle,", "GRANT EXECUTE ON PROCEDURE `"+name+"`.`waybill_settle` TO 'relay'@'127.0.0.1'"))
+	a.do(w.sees("procedures", Fail, "lacks EXECUTE on waybill_heartbeat_counts, waybill_settle,", "GRANT EXECUTE ON PROCEDURE `"+name+"`.`waybill_settle` TO 'relay'@'127.0.0.1'"))
 	w.well("procedures")
 	a.do("GRANT ALL ON " + name + ".* TO relay@'127.0.0.1'")
 
