@@ -290,6 +290,7 @@ func (t *target) judge(it *ledger.Item, d *waybill.Delivery, err error, took tim
 	t.adapt(err, now)
 	if class == waybill.ClassDone {
 		t.queue.delivered(it, took)
+		e.counts.delivered(t.Name, d.Type, now)
 		t.breaker.passed()
 		if e.observe.Delivered != nil {
 			e.observe.Delivered(observe.DeliveredInfo{Delivery: d, Took: took, Age: e.main.ledger.Age(it, now), Destination: t.Name})
@@ -320,8 +321,11 @@ func (t *target) judge(it *ledger.Item, d *waybill.Delivery, err error, took tim
 	if stack := panicStack(err); stack != "" {
 		t.queue.event(slog.LevelError, "the sink panicked", it, err, slog.String(logkey.Stack, stack))
 	}
-	if !out.Final && e.observe.Failed != nil { // the ledger of the backlog reports the dead letter
-		e.observe.Failed(observe.FailedInfo{Delivery: d, Class: class, Err: err, Took: took, Destination: t.Name})
+	if !out.Final { // else the ledger of the backlog reports the dead letter
+		e.counts.failed(t.Name, d.Type, now)
+		if e.observe.Failed != nil {
+			e.observe.Failed(observe.FailedInfo{Delivery: d, Class: class, Err: err, Took: took, Destination: t.Name})
+		}
 	}
 	if class == waybill.ClassUnavailable {
 		t.allBehind(why, now)
@@ -389,7 +393,7 @@ func (e *engine) finishLate(a answer, now time.Time) {
 	for i := range a.batch {
 		d := &a.batch[i]
 		if len(a.results) == len(a.batch) {
-			t.endedLate(d, a.results[i], a.took)
+			t.endedLate(d, a.results[i], a.took, now)
 		}
 		t.callEnded(d, now)
 	}
@@ -397,16 +401,21 @@ func (e *engine) finishLate(a answer, now time.Time) {
 
 // endedLate takes the result of an event that was diverted during the call. A
 // failure counts no attempt: the event is delivered from the backlog.
-func (t *target) endedLate(d *waybill.Delivery, err error, took time.Duration) {
+func (t *target) endedLate(d *waybill.Delivery, err error, took time.Duration, now time.Time) {
 	hooks := &t.e.observe
 	if !refuses(err) {
 		t.received(d.ID)
+		t.e.counts.delivered(t.Name, d.Type, now)
 		if hooks.Delivered != nil {
 			hooks.Delivered(observe.DeliveredInfo{Delivery: d, Took: took, Destination: t.Name})
 		}
 		return
 	}
-	if class, _ := waybill.Classify(err); hooks.Failed != nil && !isNotCalled(err) {
+	if isNotCalled(err) {
+		return
+	}
+	t.e.counts.failed(t.Name, d.Type, now)
+	if class, _ := waybill.Classify(err); hooks.Failed != nil {
 		hooks.Failed(observe.FailedInfo{Delivery: d, Class: class, Err: err, Took: took, Destination: t.Name})
 	}
 }

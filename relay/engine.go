@@ -50,6 +50,7 @@ type engine struct {
 	database *outage.Log
 	seen     sight
 	member   membership
+	counts   counter
 
 	// laneVersion and selfPolling are what the writers of this process were
 	// last told.
@@ -108,6 +109,7 @@ func newBareEngine(db database, cfg Config) *engine {
 	e.io, e.endIO = context.WithCancel(context.Background())
 	e.lease, e.endLease = context.WithCancelCause(context.Background())
 	e.member.start = time.Now()
+	e.counts.clock = func(now time.Time) time.Time { return e.main.ledger.DatabaseTime(now) }
 	e.member.jobs, e.member.replies = make(chan memberJob, 1), make(chan memberReply, 1)
 	return e
 }

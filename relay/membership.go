@@ -162,6 +162,10 @@ func (e *engine) membership(now time.Time) {
 		j.kind, j.leases = release, clean
 	case len(dirty) > 0:
 		j.kind, j.leases, j.dirty = release, dirty, true
+	case e.stopping && e.main.ledger.LaneCount() == 0 && m.joined && e.counts.mustFlush():
+		j.kind, j.until = beat, now.Add(releaseTime)
+		j.node.Report, j.node.Rollup = e.nodeReport(now), e.counts.send(now, true)
+		m.began, m.news = now, false
 	case e.stopping && e.main.ledger.LaneCount() == 0 && m.joined:
 		j.kind, j.until = leave, now.Add(releaseTime)
 	case e.stopping && !m.joined:
@@ -169,7 +173,7 @@ func (e *engine) membership(now time.Time) {
 		return
 	case !now.Before(m.nextBeat):
 		j.kind = beat
-		j.node.Report = e.nodeReport(now)
+		j.node.Report, j.node.Rollup = e.nodeReport(now), e.counts.send(now, false)
 		m.began, m.news = now, false
 		if !m.joined {
 			j.names = e.targetNames()
@@ -300,6 +304,7 @@ func (e *engine) finishBeat(r memberReply) {
 		return
 	}
 	e.database.Succeeded("heartbeat")
+	e.counts.stored()
 	m.joined = true
 	e.register(r.registry, now)
 	m.nextBeat = r.began.Add(e.cfg.Heartbeat)

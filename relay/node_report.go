@@ -42,6 +42,8 @@ func versionOf(info *debug.BuildInfo) string {
 func (e *engine) nodeReport(now time.Time) string {
 	r := e.self
 	r.At = now
+	counts := e.counts.lastMinute(now)
+	r.LastMinute = &counts
 	for _, q := range e.queues {
 		for _, d := range q.ledger.Unavailable() {
 			r.Troubles = append(r.Troubles, driver.Trouble{

@@ -38,6 +38,7 @@ type database struct {
 	purger   driver.Maintainer
 	backlogs driver.Backlogs
 	audit    driver.Audit
+	rollups  driver.Rollups
 }
 
 // New returns a relay that delivers the events of an outbox to a sink. The
@@ -99,6 +100,7 @@ func sinkNameOf(all []Destination) string {
 func databaseOf[T any](roles driver.Roles[T]) database {
 	return database{
 		Relay: roles.Relay, guard: roles.SinkGuard, watcher: roles.Watcher, migrator: roles.Migrator, purger: roles.OutboxAdmin, backlogs: roles.Backlogs, audit: roles.Audit,
+		rollups: roles.Rollups,
 	}
 }
 
@@ -231,7 +233,7 @@ const workerTime = time.Second
 // harmless: the first purge deletes the rows, and the others find none.
 func (e *engine) startBackground(ctx context.Context, group *sync.WaitGroup) {
 	if k := e.db.purger; k != nil && e.cfg.PurgeInterval > 0 {
-		p := retention.Policy{HistoryRetention: e.cfg.HistoryRetention, DeadRetention: e.cfg.DeadRetention, Audit: e.db.audit, BatchSize: e.cfg.PurgeBatchSize}
+		p := retention.Policy{HistoryRetention: e.cfg.HistoryRetention, DeadRetention: e.cfg.DeadRetention, Audit: e.db.audit, Rollups: e.db.rollups, BatchSize: e.cfg.PurgeBatchSize}
 		if e.targets != nil {
 			p.Backlogs = e.db.backlogs
 		}

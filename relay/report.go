@@ -43,6 +43,7 @@ func (q *queue) fact(f ledger.Fact, now time.Time) {
 		q.event(slog.LevelDebug, "event will be retried", f.Item, f.Err, slog.Duration(logkey.Delay, f.Delay))
 	case ledger.Dead:
 		q.event(slog.LevelError, "event is dead", f.Item, f.Err)
+		e.counts.died(q.name(), f.Item.Row().Event.Type, now)
 		if e.observe.Died != nil {
 			e.observe.Died(observe.DiedInfo{Delivery: f.Delivery, Err: f.Err, Destination: q.name()})
 		}

@@ -212,6 +212,7 @@ func (q *queue) finishDelivery(it *ledger.Item, d *waybill.Delivery, err error, 
 	case v.Ignored:
 	case v.Class == waybill.ClassDone:
 		q.delivered(it, took)
+		e.counts.delivered(q.name(), d.Type, now)
 		if q.to != nil {
 			q.to.breaker.passed()
 		}
@@ -221,6 +222,7 @@ func (q *queue) finishDelivery(it *ledger.Item, d *waybill.Delivery, err error, 
 	case v.Class == waybill.ClassPermanent:
 		e.report(now) // the hooks see the delivery, which is about to be reused
 	default:
+		e.counts.failed(q.name(), d.Type, now)
 		if e.observe.Failed != nil {
 			e.observe.Failed(observe.FailedInfo{Delivery: d, Class: v.Class, Err: err, Took: took, Destination: q.name()})
 		}

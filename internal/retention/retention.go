@@ -29,6 +29,9 @@ type Policy struct {
 	// Audit, if not nil, has the records of the changes of operators, which are
 	// kept for [AuditRetention].
 	Audit driver.Audit
+	// Rollups, if not nil, has the counts of deliveries: by minute for
+	// [RollupMinutes] and by hour for [RollupRetention].
+	Rollups driver.Rollups
 	// BatchSize is the number of rows deleted per transaction.
 	BatchSize int
 	// Progress, if not nil, is called after every batch.
@@ -37,6 +40,13 @@ type Policy struct {
 
 // AuditRetention is how long records of the changes of operators are kept.
 const AuditRetention = 365 * 24 * time.Hour
+
+// RollupMinutes is how long the counts of deliveries are kept by minute, and
+// RollupRetention how long they are kept at all.
+const (
+	RollupMinutes   = 24 * time.Hour
+	RollupRetention = 14 * 24 * time.Hour
+)
 
 // Report is the number of deleted rows.
 type Report struct {
@@ -74,7 +84,10 @@ func Once(ctx context.Context, db driver.Maintainer, p Policy, hooks observe.Hoo
 	if err := p.noteCauses(ctx, db); err != nil {
 		return r, err
 	}
-	return r, p.purgeAudit(ctx)
+	if err := p.purgeAudit(ctx); err != nil {
+		return r, err
+	}
+	return r, p.purgeRollups(ctx)
 }
 
 // NoteCauses computes the causes of dead letters after each signal, until ctx
@@ -138,10 +151,26 @@ func (p Policy) purgeAudit(ctx context.Context) error {
 	if p.Audit == nil {
 		return nil
 	}
+	return p.batches(ctx, "purging the audit", AuditRetention, p.Audit.PurgeAudit)
+}
+
+// purgeRollups merges and purges the counts of deliveries.
+func (p Policy) purgeRollups(ctx context.Context) error {
+	if p.Rollups == nil {
+		return nil
+	}
+	if err := p.batches(ctx, "merging counts of deliveries", RollupMinutes, p.Rollups.MergeRollups); err != nil {
+		return err
+	}
+	return p.batches(ctx, "purging counts of deliveries", RollupRetention, p.Rollups.PurgeRollups)
+}
+
+// batches calls a method for rows of an age until a batch is not full.
+func (p Policy) batches(ctx context.Context, what string, age time.Duration, batch func(ctx context.Context, age time.Duration, limit int) (int, error)) error {
 	for {
-		n, err := p.Audit.PurgeAudit(ctx, AuditRetention, p.BatchSize)
+		n, err := batch(ctx, age, p.BatchSize)
 		if err != nil {
-			return fmt.Errorf("purging the audit: %w", err)
+			return fmt.Errorf("%s: %w", what, err)
 		}
 		if n < p.BatchSize {
 			return nil

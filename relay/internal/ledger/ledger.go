@@ -269,11 +269,15 @@ func (c *clock) at(now time.Time) time.Time {
 	return c.db.Add(now.Sub(c.local))
 }
 
-// dbNow returns the database's time, or the engine's while the database's clock
-// is not known.
-func (g *Ledger) dbNow() time.Time {
-	if t := g.dbClock.at(g.now); !t.IsZero() {
+// DatabaseTime returns the approximate time of the database, or now while the
+// database's clock is not known.
+func (g *Ledger) DatabaseTime(now time.Time) time.Time {
+	if t := g.dbClock.at(now); !t.IsZero() {
 		return t
 	}
-	return g.now
+	return now
 }
+
+// dbNow returns the database's time, or the engine's while the database's clock
+// is not known.
+func (g *Ledger) dbNow() time.Time { return g.DatabaseTime(g.now) }
