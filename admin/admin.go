@@ -54,6 +54,8 @@ type Outbox struct {
 	committed func(ctx context.Context, id waybill.ID) (bool, error)
 	// audit is nil if the store does not have the role.
 	audit driver.Audit
+	// rollups is nil for a store without that role.
+	rollups driver.Rollups
 	// destination is the destination whose backlog this is; empty for the
 	// outbox itself.
 	destination string
@@ -68,7 +70,7 @@ func NewOutbox[T any](db driver.Store[T], cfg Config) (*Outbox, error) {
 	if cfg, err = cfg.complete(); err != nil {
 		return nil, err
 	}
-	d := &Outbox{db: roles.OutboxAdmin, owners: roles.OutboxAdmin, cfg: cfg, backlogs: roles.Backlogs, restorer: roles.Restorer, audit: roles.Audit}
+	d := &Outbox{db: roles.OutboxAdmin, owners: roles.OutboxAdmin, cfg: cfg, backlogs: roles.Backlogs, restorer: roles.Restorer, audit: roles.Audit, rollups: roles.Rollups}
 	if roles.Relay != nil {
 		d.hub = roles.Relay.Local()
 	}

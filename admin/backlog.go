@@ -44,7 +44,7 @@ func (backlog) SetLanes(context.Context, int) error { return ErrBacklog }
 func (d *Outbox) at(to store.Destination) *Outbox {
 	cfg := d.cfg
 	cfg.Observe.Backlog = nil // it reports the counts of the outbox
-	return &Outbox{db: backlog{d.backlogs.Backlog(to.Number)}, owners: d.owners, hub: d.hub, cfg: cfg, destination: to.Name, committed: d.committed}
+	return &Outbox{db: backlog{d.backlogs.Backlog(to.Number)}, owners: d.owners, hub: d.hub, cfg: cfg, destination: to.Name, committed: d.committed, rollups: d.rollups}
 }
 
 // whole returns an error if d is the backlog of a destination.

@@ -73,7 +73,7 @@ func (d *Outbox) Purger(k Retention) (*Purger, error) {
 	}
 	return &Purger{
 		db:       d.db,
-		policy:   retention.Policy{HistoryRetention: k.History, DeadRetention: k.Dead, BatchSize: k.PurgeBatchSize, Backlogs: d.backlogs, Audit: d.audit},
+		policy:   retention.Policy{HistoryRetention: k.History, DeadRetention: k.Dead, BatchSize: k.PurgeBatchSize, Backlogs: d.backlogs, Audit: d.audit, Rollups: d.rollups},
 		interval: k.PurgeInterval, log: d.cfg.Logger, observe: d.cfg.Observe,
 	}, nil
 }

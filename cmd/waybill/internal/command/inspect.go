@@ -133,6 +133,11 @@ func (d *session) stats(ctx context.Context, everyGroup bool) (view.Stats, error
 		return view.Stats{}, err
 	}
 	v := view.StatsOf(s)
+	recent, err := d.RecentThroughput(ctx)
+	if err != nil && !errors.Is(err, admin.ErrNoThroughput) {
+		return v, err
+	}
+	v.Throughput = view.RecentOf(recent)
 	groups, err := d.groups.Stats(ctx, everyGroup)
 	if err != nil {
 		return v, err
@@ -166,6 +171,12 @@ func (a *app) printStats(v view.Stats) error {
 	if err := t.writeTo(a.Out); err != nil {
 		return err
 	}
+	if len(v.Throughput) > 0 {
+		fmt.Fprintln(a.Out)
+		if err := throughputTable(v.Throughput).writeTo(a.Out); err != nil {
+			return err
+		}
+	}
 	if len(v.Nodes) > 0 {
 		fmt.Fprintln(a.Out)
 		if err := nodeTable(v.Nodes).writeTo(a.Out); err != nil {
@@ -186,14 +197,45 @@ func (a *app) printStats(v view.Stats) error {
 	return groupTable(v.Groups).writeTo(a.Out)
 }
 
+// throughputTable returns the results of the last minute and hour, with their
+// sum if there are several destinations.
+func throughputTable(all []view.Recent) *table {
+	t := newTable("DELIVERIES TO", "LAST MINUTE", "FAILED", "DEAD", "LAST HOUR", "FAILED", "DEAD")
+	var sum view.Recent
+	for _, r := range all {
+		t.row(or(r.Destination), r.LastMinute.Delivered, r.LastMinute.Failed, r.LastMinute.Dead, r.LastHour.Delivered, r.LastHour.Failed, r.LastHour.Dead)
+		sum.LastMinute.Add(r.LastMinute)
+		sum.LastHour.Add(r.LastHour)
+	}
+	if len(all) > 1 {
+		t.row("all", sum.LastMinute.Delivered, sum.LastMinute.Failed, sum.LastMinute.Dead, sum.LastHour.Delivered, sum.LastHour.Failed, sum.LastHour.Dead)
+	}
+	return t
+}
+
+// minute returns the results of a node in the last minute.
+func minute(r *view.Results) string {
+	if r == nil {
+		return "-"
+	}
+	text := fmt.Sprintf("%d delivered", r.Delivered)
+	if r.Failed > 0 {
+		text += fmt.Sprintf(", %d failed", r.Failed)
+	}
+	if r.Dead > 0 {
+		text += fmt.Sprintf(", %d dead", r.Dead)
+	}
+	return text
+}
+
 func nodeTable(nodes []view.Node) *table {
-	t := newTable("NODE", "RELAY", "LANES", "HOST", "PID", "VERSION", "STARTED")
+	t := newTable("NODE", "RELAY", "LANES", "HOST", "PID", "VERSION", "STARTED", "LAST MINUTE")
 	for _, n := range nodes {
 		pid, started := "", ""
 		if !n.ReportedAt.IsZero() {
 			pid, started = fmt.Sprint(n.PID), at(n.StartedAt)
 		}
-		t.row(n.ID, n.Relay, n.Lanes, or(n.Host), or(pid), or(n.Version), or(started))
+		t.row(n.ID, n.Relay, n.Lanes, or(n.Host), or(pid), or(n.Version), or(started), minute(n.LastMinute))
 	}
 	return t
 }

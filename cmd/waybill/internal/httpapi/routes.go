@@ -21,7 +21,8 @@ func Routes() []Route {
 	all := []Route{
 		{Method: "GET", Path: healthPath, access: open, answer: (*api).health, Help: "Liveness of the process, independent of deliveries"},
 		{Method: "GET", Path: readyPath, access: open, answer: (*api).ready, Help: "Readiness: the progress of every relay; 503 and the reason without progress. Names of relays and destinations need read access"},
-		{Method: "GET", Path: "/api/stats", access: look, answer: (*api).stats, Help: "Counts of pending, failed and dead events, the live relays, and the destinations"},
+		{Method: "GET", Path: "/api/stats", access: look, answer: (*api).stats, Help: "Counts of pending, failed and dead events, the results of the last minute and hour, the live relays, and the destinations"},
+		{Method: "GET", Path: "/api/throughput", access: look, answer: (*api).throughput, Help: "Deliveries that succeeded and failed, and events that died, over time; filters: since, until (times; the last hour), destination, type; ?step= is the length of a step, such as 5m; by_type=1 returns each type"},
 		{Method: "GET", Path: "/api/events", access: look, answer: (*api).events, Help: "Events of a ?state=; filters: type, aggregate_type, aggregate_id, tenant_id, correlation_id, since and until (times of the end, or of the write), error (a part of its text); paging: limit, after; ?destination= lists the backlog of one"},
 		{Method: "GET", Path: "/api/events/{id}", access: look, answer: (*api).event, Help: "State and history of one event, the destinations that have yet to receive it, and why it has not arrived; ?payload=1 needs the token"},
 		{Method: "GET", Path: "/api/dead", access: look, answer: (*api).dead, Help: "Dead letters; parameters as for /api/events, and cause (of /api/dead/groups)"},
@@ -160,6 +161,11 @@ func (a *api) stats(r *http.Request) (any, error) {
 		return nil, err
 	}
 	v := view.StatsOf(s)
+	recent, err := one.Outbox.RecentThroughput(r.Context())
+	if err != nil && !errors.Is(err, admin.ErrNoThroughput) {
+		return nil, err
+	}
+	v.Throughput = view.RecentOf(recent)
 	groups, err := one.Groups.Stats(r.Context(), false)
 	if err != nil {
 		return nil, err

@@ -21,6 +21,9 @@ type Node struct {
 	StartedAt time.Time `json:"started_at,omitzero"`
 	// ReportedAt is the time of the last heartbeat.
 	ReportedAt time.Time `json:"reported_at,omitzero"`
+	// LastMinute are the results of deliveries in the minute before that;
+	// absent for a relay of a version that does not count them.
+	LastMinute *Results  `json:"last_minute,omitempty"`
 	Troubles   []Trouble `json:"troubles,omitempty"`
 	// OmittedTroubles is the number of others.
 	OmittedTroubles int `json:"omitted_troubles,omitempty"`
@@ -31,6 +34,10 @@ func NodeOf(n store.Node, lanes int, now time.Time) Node {
 	v := Node{ID: n.ID, Relay: n.Relay, Lanes: lanes}
 	if r := admin.ReportOf(n); r != nil {
 		v.Host, v.PID, v.Version, v.StartedAt, v.ReportedAt, v.OmittedTroubles = r.Host, r.PID, r.Version, r.StartedAt, r.At, r.Omitted
+		if r.LastMinute != nil {
+			minute := ResultsOf(*r.LastMinute)
+			v.LastMinute = &minute
+		}
 		v.Troubles = TroublesOf(admin.Troubles(store.Stats{Now: now, Membership: store.Membership{Nodes: []store.Node{n}}}))
 	}
 	return v

@@ -23,6 +23,9 @@ type Stats struct {
 	Nodes      []Node  `json:"nodes"`
 	Groups     []Group `json:"groups"`
 	Keys       Keys    `json:"keys"`
+	// Throughput are the results of the last minute and hour, by destination;
+	// absent without results.
+	Throughput []Recent `json:"throughput,omitempty"`
 	// Destinations is absent if none is registered.
 	Destinations []Destination `json:"destinations,omitempty"`
 }
