@@ -163,6 +163,7 @@ func (d *Dashboard) routes(static fs.FS) *http.ServeMux {
 	show("/events/{id}", "event", d.event)
 	show("/blocked", "blocked", d.blocked)
 	show("/relays", "relays", d.relays)
+	show("/throughput", "throughput", d.throughput)
 	if d.cfg.Destinations != nil {
 		show("/destinations", "destinations", d.destinations)
 	}

@@ -392,7 +392,7 @@ func TestHeaders(t *testing.T) {
 	const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
 	inline := regexp.MustCompile(`(?i) style=| on[a-z]+=|<style|<script(?: [^>]*)?>[^<]|(?:src|href|action)="(?:https?:)?//`)
 	for _, path := range []string{
-		"/", "/dead", "/events", "/events/" + dead.ID.String(), "/destinations", "/blocked", "/groups", "/relays", "/keys", "/assets/style.css", "/assets/app.js",
+		"/", "/dead", "/events", "/events/" + dead.ID.String(), "/destinations", "/blocked", "/groups", "/relays", "/throughput", "/keys", "/assets/style.css", "/assets/app.js",
 		"/assets/icon.svg", "/nothing", "/assets/nothing",
 	} {
 		a := s.get(path)

@@ -72,7 +72,7 @@ func (d *Dashboard) update(w http.ResponseWriter, r *http.Request) ([]byte, erro
 		p.Token = csrfToken(secret(w, r))
 	}
 	parts := make(map[string]string)
-	for _, name := range []string{"problems", "numbers", "backlogs"} {
+	for _, name := range []string{"problems", "numbers", "throughput", "backlogs"} {
 		var text bytes.Buffer
 		if err := d.pages["overview"].ExecuteTemplate(&text, name, p); err != nil {
 			return nil, errors.New("dashboard: " + err.Error())

@@ -2,6 +2,7 @@ package dashboard
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
@@ -18,6 +19,8 @@ type snapshot struct {
 	Groups       []store.GroupStats
 	Keys         *store.KeyStats
 	Problems     []trouble
+	// Results are those of the last hour; nil if the store keeps no counts.
+	Results *admin.Throughput
 }
 
 // shared is the latest snapshot: any number of open overviews read the tables
@@ -83,6 +86,13 @@ func (d *Dashboard) look(ctx context.Context) (*snapshot, error) {
 			return nil, err
 		}
 		s.Keys = &k
+	}
+	t, err := d.cfg.Outbox.Throughput(ctx, admin.ThroughputFilter{Step: time.Minute})
+	switch {
+	case err == nil:
+		s.Results = &t
+	case !errors.Is(err, admin.ErrNoThroughput):
+		return nil, err
 	}
 	s.Problems, err = d.problems(ctx, s)
 	return s, err
@@ -170,6 +180,9 @@ type nodeRow struct {
 	// Started is the time at which the node was started: that of its id, if it
 	// does not report it.
 	Started time.Time
+	// LastMinute are the results of the last minute; nil if it does not report
+	// them.
+	LastMinute *admin.Results
 }
 
 func (d *Dashboard) relays(p *page) (any, error) {
@@ -189,6 +202,7 @@ func (d *Dashboard) relays(p *page) (any, error) {
 		row := nodeRow{ID: n.ID, Relay: n.Relay, Lanes: owned[n.ID], Started: n.ID.Time()}
 		if r := admin.ReportOf(n); r != nil {
 			row.Process, row.Host, row.PID, row.Version, row.Started = true, r.Host, r.PID, r.Version, r.StartedAt
+			row.LastMinute = r.LastMinute
 		}
 		v.Nodes = append(v.Nodes, row)
 	}

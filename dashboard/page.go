@@ -55,6 +55,7 @@ func (p *page) Screens() []screen {
 		has bool
 	}{
 		{screen{Name: "overview", Path: "", Title: "Overview"}, true},
+		{screen{Name: "throughput", Path: "throughput", Title: "Throughput"}, true},
 		{screen{Name: "dead", Path: "dead", Title: "Dead letters"}, true},
 		{screen{Name: "events", Path: "events", Title: "Events"}, true},
 		{screen{Name: "destinations", Path: "destinations", Title: "Destinations"}, c.Destinations != nil},

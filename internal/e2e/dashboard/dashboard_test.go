@@ -211,10 +211,15 @@ func screens(b tab, at string, dead waybill.ID) {
 	b.t.Helper()
 	b.open(at)
 	b.Says("Destination shipping fails: 1 event waits", "connection refused", "1 dead letter at destination billing", "customer \"…\" is unknown")
+	// The counts arrive with a heartbeat, and the overview updates itself.
+	b.Until(`[...document.querySelectorAll('#throughput rect.ready')].some(r => r.getBoundingClientRect().height > 0)`)
+	b.Clean("the chart")
 	b.picture("overview")
-	for _, path := range []string{"dead", "dead?destination=billing", "events", "events?destination=shipping", "destinations", "blocked", "blocked?destination=shipping", "groups", "relays", "keys", "jobs", "doctor", "dead?since=1h&error=unknown"} {
+	for _, path := range []string{"dead", "dead?destination=billing", "events", "events?destination=shipping", "destinations", "blocked", "blocked?destination=shipping", "groups", "relays", "keys", "throughput", "throughput?period=14d&destination=billing", "jobs", "doctor", "dead?since=1h&error=unknown"} {
 		b.open(at + path)
 	}
+	b.open(at + "throughput")
+	b.Says("Results by destination", "Results by type of event", "Results by time", script)
 	b.open(at + "dead?destination=billing")
 	b.Says(script, `\x1b[31m`)
 	b.picture("dead")
@@ -277,7 +282,7 @@ func keyboard(b tab, at string) {
 		b.t.Errorf("the first stop is %q", got)
 	}
 	seen := map[string]bool{}
-	for range 12 {
+	for range 13 {
 		b.Key(kb.Tab)
 		seen[focus()] = true
 		if !browser.Value[bool](b.Tab, "getComputedStyle(document.activeElement).outlineStyle !== 'none'") {
