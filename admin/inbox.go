@@ -14,8 +14,10 @@ import (
 // to the attempt limit, dead records. Its methods may be called concurrently,
 // and while the groups work.
 type Inbox struct {
-	db  driver.InboxRecords
-	cfg Config
+	db driver.InboxRecords
+	// outbox is that of the same database; nil if the store has none.
+	outbox driver.OutboxAdmin
+	cfg    Config
 }
 
 // NewInbox returns the administrative functions of the consumer groups of a
@@ -28,7 +30,7 @@ func NewInbox[T any](db driver.Store[T], cfg Config) (*Inbox, error) {
 	if cfg, err = cfg.complete(); err != nil {
 		return nil, err
 	}
-	return &Inbox{db: roles.InboxRecords, cfg: cfg}, nil
+	return &Inbox{db: roles.InboxRecords, outbox: roles.OutboxAdmin, cfg: cfg}, nil
 }
 
 // Stats returns the groups' counts, and reports them to the observer. Groups

@@ -1,17 +1,19 @@
 package dashboard
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"net/http"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/admin"
 	"github.com/waybillhq/waybill/store"
 )
 
 // groupsView is the data of the page of consumer groups.
 type groupsView struct {
-	Stats   []store.GroupStats
+	Stats   []groupRow
 	Group   string
 	State   string
 	States  []choice
@@ -22,13 +24,43 @@ type groupsView struct {
 	Dead int64
 }
 
-func (d *Dashboard) groups(p *page) (any, error) {
-	p.Title = "Consumer groups"
-	s, err := d.snapshot(p.ctx)
+// groupRow is a group with its progress.
+type groupRow struct {
+	store.GroupStats
+	admin.GroupProgress
+}
+
+// groupsShown is the maximum number of groups whose progress is read.
+const groupsShown = 50
+
+// groupRows returns all groups of the database.
+func (d *Dashboard) groupRows(ctx context.Context) ([]groupRow, error) {
+	stats, err := d.cfg.Inbox.Stats(ctx, true)
 	if err != nil {
 		return nil, err
 	}
-	v := &groupsView{Stats: s.Groups, Group: p.query("group"), State: p.query("state")}
+	rows := make([]groupRow, len(stats))
+	var names []string
+	for i, g := range stats {
+		rows[i].GroupStats = g
+		if i < groupsShown {
+			names = append(names, g.Group)
+		}
+	}
+	progress, err := d.cfg.Inbox.Progress(ctx, names...)
+	for i, p := range progress {
+		rows[i].GroupProgress = p
+	}
+	return rows, err
+}
+
+func (d *Dashboard) groups(p *page) (any, error) {
+	p.Title = "Consumer groups"
+	rows, err := d.groupRows(p.ctx)
+	if err != nil {
+		return nil, err
+	}
+	v := &groupsView{Stats: rows, Group: p.query("group"), State: p.query("state")}
 	f := store.RecordFilter{Group: v.Group}
 	for _, s := range []store.InboxState{store.InboxFailed, store.InboxDead, store.InboxProcessing} {
 		v.States = append(v.States, choice{s.String(), s.String(), s.String() == v.State})
@@ -53,8 +85,8 @@ func (d *Dashboard) groups(p *page) (any, error) {
 	if found.More {
 		v.NextGroup, v.NextKey = found.Group, found.Key.String()
 	}
-	for _, g := range s.Groups {
-		if g.Group == v.Group {
+	for _, g := range rows {
+		if g.GroupStats.Group == v.Group {
 			v.Dead = g.Dead
 		}
 	}

@@ -1,6 +1,7 @@
 package dashboard_test
 
 import (
+	"context"
 	"net/http"
 	"strings"
 	"testing"
@@ -9,8 +10,10 @@ import (
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/admin"
 	"github.com/waybillhq/waybill/dashboard"
+	"github.com/waybillhq/waybill/outbox"
 	"github.com/waybillhq/waybill/store"
 	"github.com/waybillhq/waybill/store/driver"
+	"github.com/waybillhq/waybill/store/memstore"
 )
 
 // bring sends counts with a heartbeat, of minutes before now.
@@ -79,4 +82,24 @@ func TestThroughputWithoutCounts(t *testing.T) {
 	s.open()
 	lacks(t, s.page("/"), "Deliveries of the last hour")
 	has(t, s.page("/throughput"), "keeps no counts of deliveries")
+}
+
+// TestProgressOfGroups: the page of consumer groups has also those without
+// failures, with their progress.
+func TestProgressOfGroups(t *testing.T) {
+	s := newShop(t)
+	s.open()
+	has(t, s.page("/groups"), "No consumer group of this database has a record.")
+	first, second := event("OrderPlaced", "1"), event("OrderPlaced", "2")
+	s.write(first, second)
+	s.settle(s.roles.Relay, func(row store.Row, out *driver.Settlement) {
+		out.History, out.Done = true, append(out.Done, driver.Result{Lane: row.Lane, ID: row.ID, Seq: row.Seq})
+	})
+	box, err := outbox.New(s.db, outbox.Config{})
+	s.must(err)
+	s.must(box.InTx(t.Context(), func(ctx context.Context, tx *memstore.Tx) error {
+		_, err := s.roles.Inbox.Accept(ctx, tx, waybill.NewID(), []store.InboxEntry{{Group: "inventory", Key: second.ID, Event: second.ID, Type: second.Type}})
+		return err
+	}))
+	has(t, s.page("/groups"), ">inventory<", "Last applied", "<time datetime=", ">0.0<", ">none<")
 }

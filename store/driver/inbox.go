@@ -145,6 +145,15 @@ type InboxRecords interface {
 	PurgeRecords(ctx context.Context, group string, age time.Duration, limit int) (int, error)
 }
 
+// Applied is implemented by stores that list the events that a group applied
+// last, by an index. It is optional: callers find it by a type assertion on
+// [InboxRecords].
+type Applied interface {
+	// ListApplied returns records of a group that succeeded, the one that was
+	// processed last first, at most limit.
+	ListApplied(ctx context.Context, group string, limit int) ([]store.InboxRecord, error)
+}
+
 // TxChecker is implemented by stores whose server may end a transaction
 // silently: a handler that ignores a deadlock error continues outside any
 // transaction, and the commit succeeds.

@@ -75,7 +75,7 @@ func TestUnimplementedHasNoOptionalInterface(t *testing.T) {
 		reflect.TypeFor[driver.AnswerAtCommit[int]](), reflect.TypeFor[driver.Deferrer[int]](), reflect.TypeFor[driver.KeyPeeker](),
 		reflect.TypeFor[driver.RetryClassifier](), reflect.TypeFor[driver.SQLAppender](), reflect.TypeFor[driver.TxChecker[int]](),
 		reflect.TypeFor[driver.Upgrader](), reflect.TypeFor[driver.Watcher](), reflect.TypeFor[driver.Backlogs](), reflect.TypeFor[driver.Restorer](), reflect.TypeFor[driver.Audit](),
-		reflect.TypeFor[driver.Rollups](),
+		reflect.TypeFor[driver.Rollups](), reflect.TypeFor[driver.Applied](),
 	} {
 		if has.Implements(optional) {
 			t.Errorf("Unimplemented implements %v", optional)

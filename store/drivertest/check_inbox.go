@@ -26,6 +26,7 @@ func inboxChecks[T any]() []check[T] {
 		{row: "claim_events", name: "attempts are used up", run: claimsUsedUp[T]},
 		{row: "overtaken_attempts_roll_back", name: "success under a claim", run: succeeds[T]},
 		{row: "due_records", name: "due records", run: dueRecords[T]},
+		{row: "last_applied", name: "the last ones first", run: listsApplied[T]},
 	}
 }
 

@@ -32,7 +32,7 @@ func TestSuiteRefusesBrokenStores(t *testing.T) {
 	for _, m := range slices.Concat(
 		writeMutants(), readMutants(), laneMutants(), settleMutants(), seekMutants(), finishMutants(), browseMutants(), mendMutants(), keepMutants(),
 		claimMutants(), takeMutants(), keyDeskMutants(), registryMutants(), divertMutants(), backlogReadMutants(), backlogInspectMutants(),
-		backlogSettleMutants(), backlogDeadMutants(), refillMutants(), restoreMutants(), auditMutants(), causesMutants(), rollupMutants(),
+		backlogSettleMutants(), backlogDeadMutants(), refillMutants(), restoreMutants(), auditMutants(), causesMutants(), rollupMutants(), appliedMutants(),
 	) {
 		t.Run(strings.ReplaceAll(m.name, " ", "_"), func(t *testing.T) {
 			t.Parallel()

@@ -49,6 +49,7 @@ type complete interface {
 	driver.Audit
 	driver.Causes
 	driver.Rollups
+	driver.Applied
 }
 
 // tamper breaks a store.

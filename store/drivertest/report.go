@@ -126,6 +126,7 @@ func behaviors() []behavior {
 		{"claim_events", "claiming events for a group"},
 		{"overtaken_attempts_roll_back", "success under a claim"},
 		{"due_records", "due records"},
+		{"last_applied", "events that a group applied last"},
 		{"claim_keys", "claiming idempotency keys"},
 		{"concurrent_key_claims", "concurrent claims of a key"},
 		{"end_keys", "ends of attempts"},

@@ -283,6 +283,13 @@ func (t *tables) ListRecords(
 	return out[:min(len(out), max(limit, 0))], nil
 }
 
+// ListApplied implements [driver.Applied].
+func (t *tables) ListApplied(_ context.Context, group string, limit int) ([]store.InboxRecord, error) {
+	out := t.records(func(r *received) bool { return r.Group == group && r.State == store.InboxSucceeded })
+	slices.SortStableFunc(out, func(a, b store.InboxRecord) int { return b.ProcessedAt.Compare(a.ProcessedAt) })
+	return out[:min(len(out), max(limit, 0))], nil
+}
+
 // GroupStats implements [driver.InboxRecords].
 func (t *tables) GroupStats(_ context.Context, all bool) ([]store.GroupStats, error) {
 	var out []store.GroupStats

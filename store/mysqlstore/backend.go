@@ -53,6 +53,7 @@ var (
 	_ driver.Audit             = (*backend)(nil)
 	_ driver.Rollups           = (*backend)(nil)
 	_ driver.Causes            = (*backend)(nil)
+	_ driver.Applied           = (*backend)(nil)
 )
 
 // Local implements [driver.Local].

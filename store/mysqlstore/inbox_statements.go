@@ -9,6 +9,7 @@ type inboxStatements struct {
 	claimNew, claimAgain, giveUp         string
 	failNew, failHeld, giveBack          string
 	findRecord, dueRecords, listRecords  string
+	lastApplied                          string
 	openStats, groups                    string
 	redriveDead, redriveKeys             string
 	oldRecords, dropRecords              string
@@ -75,6 +76,9 @@ WHERE ` + heldRecord),
  AND i.status_at <= UTC_TIMESTAMP(6) AND i.event IS NOT NULL ORDER BY i.status_at LIMIT {limit})
 UNION ALL (SELECT ` + recordColumns + ` FROM {inbox} AS i FORCE INDEX (status) WHERE i.status = 2 AND i.consumer_group = x'{group}'
  AND i.status_at <= UTC_TIMESTAMP(6) AND i.event IS NOT NULL ORDER BY i.status_at LIMIT {limit})`),
+		// The index status.
+		lastApplied: r(`SELECT ` + recordColumns + ` FROM {inbox} AS i FORCE INDEX (status) WHERE i.status = 1 AND i.consumer_group = ?
+ORDER BY i.status_at DESC LIMIT {limit}`),
 		// Index status, and a sort. If succeeded records are listed, the
 		// primary key, without a sort.
 		listRecords: r(`SELECT ` + recordColumns + ` FROM {inbox} AS i FORCE INDEX ({index}) WHERE i.status IN ({numbers}) AND i.attempts >= {attempts}

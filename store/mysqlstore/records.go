@@ -101,6 +101,15 @@ func (s *backend) ListRecords(
 	return list, nil
 }
 
+// ListApplied implements [driver.Applied].
+func (s *backend) ListApplied(ctx context.Context, group string, limit int) ([]store.InboxRecord, error) {
+	list, err := s.inboxRecords(ctx, s.db, fill(s.sql.lastApplied, "{limit}", strconv.Itoa(max(limit, 0))), []byte(group))
+	if err != nil {
+		return nil, s.explain(err)
+	}
+	return list, nil
+}
+
 // GroupStats implements [driver.InboxRecords].
 func (s *backend) GroupStats(ctx context.Context, all bool) ([]store.GroupStats, error) {
 	var list []store.GroupStats

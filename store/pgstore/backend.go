@@ -48,6 +48,7 @@ var (
 	_ driver.Audit             = (*pgxBackend)(nil)
 	_ driver.Rollups           = (*pgxBackend)(nil)
 	_ driver.Causes            = (*pgxBackend)(nil)
+	_ driver.Applied           = (*pgxBackend)(nil)
 	_ driver.Migrator          = (*pgxBackend)(nil)
 	_ driver.Complete[*sql.Tx] = (*sqlBackend)(nil)
 	_ driver.SQLAppender       = (*sqlBackend)(nil)

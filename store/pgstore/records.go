@@ -27,6 +27,10 @@ const dueRecords = `SELECT ` + inboxColumns + ` FROM {inbox} r
 WHERE r.consumer_group = $1::text AND r.status IN (0, 2) AND r.event IS NOT NULL AND coalesce(r.next_retry_at, r.lease_until) <= now()
 ORDER BY coalesce(r.next_retry_at, r.lease_until) LIMIT {limit}`
 
+// lastApplied uses inbox_done_idx (consumer_group, processed_at).
+const lastApplied = `SELECT ` + inboxColumns + ` FROM {inbox} r
+WHERE r.consumer_group = $1::text AND r.status = 1 ORDER BY r.processed_at DESC LIMIT {limit}`
+
 // listRecords reads records after a group and key. $1: group, $2: key, $3: a
 // single group, or nothing, $4: states, $5: attempts.
 const listRecords = `SELECT ` + inboxColumns + ` FROM {inbox} r
@@ -147,6 +151,11 @@ func (c *core) FindRecord(ctx context.Context, group string, key waybill.ID) (st
 // DueRecords implements [driver.InboxRecords].
 func (c *core) DueRecords(ctx context.Context, group string, limit int) ([]store.InboxRecord, error) {
 	return c.queryRecords(ctx, limited(c.sql.dueRecords, limit), group)
+}
+
+// ListApplied implements [driver.Applied].
+func (c *core) ListApplied(ctx context.Context, group string, limit int) ([]store.InboxRecord, error) {
+	return c.queryRecords(ctx, limited(c.sql.lastApplied, limit), group)
 }
 
 // ListRecords implements [driver.InboxRecords]. It returns succeeded records,

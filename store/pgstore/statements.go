@@ -56,7 +56,7 @@ type inboxStatements struct {
 	claimEvent, markRecordDead                              string
 	failNew, failHeld, releaseHeld                          string
 	findRecord, dueRecords                                  string
-	openRecords, allRecords                                 string
+	openRecords, allRecords, lastApplied                    string
 	openStats, allGroups                                    string
 	redriveDead, redriveNamed, purgeRecords                 string
 }
@@ -67,7 +67,7 @@ func newInboxStatements(r func(string) string) inboxStatements {
 		acceptEvents: r(acceptEvents), acceptUnseen: r(acceptUnseen), succeedAttempt: r(succeedAttempt),
 		claimEvent: r(claimEvent), markRecordDead: r(markRecordDead),
 		failNew: r(failNew), failHeld: r(failHeld), releaseHeld: r(releaseHeld),
-		findRecord: r(findRecord), dueRecords: r(dueRecords),
+		findRecord: r(findRecord), dueRecords: r(dueRecords), lastApplied: r(lastApplied),
 		// inbox_open_idx, or the primary key: both are (consumer_group,
 		// dedup_id).
 		openRecords: r(strings.ReplaceAll(listRecords, "{open}", "r.status <> 1 AND")), allRecords: r(strings.ReplaceAll(listRecords, "{open}", "")),

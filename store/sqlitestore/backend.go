@@ -54,6 +54,7 @@ var (
 	_ driver.Audit             = (*backend)(nil)
 	_ driver.Rollups           = (*backend)(nil)
 	_ driver.Causes            = (*backend)(nil)
+	_ driver.Applied           = (*backend)(nil)
 )
 
 func newBackend(db *sql.DB, cfg Config) *backend {

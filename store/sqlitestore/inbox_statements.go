@@ -13,6 +13,7 @@ type inboxStatements struct {
 	// Queries and maintenance.
 	findRecord, dueRecords    *statement
 	openRecords, allRecords   *statement
+	lastApplied               *statement
 	openStats, groups         *statement
 	redriveDead, purgeRecords *statement
 	redriveKeys               []*statement
@@ -68,6 +69,8 @@ WHERE consumer_group = ?1 AND status <> 1 AND status = ` + state + ` AND ` + tak
  AND (?3 = '' OR consumer_group = ?3) AND ?4 >> status & 1 AND attempts >= ?5 ORDER BY consumer_group, dedup_id LIMIT ?6`)
 	}
 	s.openRecords, s.allRecords = list(`status <> 1 AND `), list(``)
+	// inbox_done_idx.
+	s.lastApplied = one(`SELECT ` + inboxColumns + ` FROM {inbox} WHERE consumer_group = ? AND status = 1 ORDER BY processed_at DESC LIMIT ?`)
 	// inbox_open_idx.
 	s.openStats = one(`SELECT consumer_group, count(*) FILTER (WHERE status = 0), count(*) FILTER (WHERE status = 2),
  count(*) FILTER (WHERE status = 3), ifnull(max(attempts) FILTER (WHERE status = 2), 0), min(` + takenAt + `) FILTER (WHERE status = 2)

@@ -93,6 +93,11 @@ func (s *backend) ListRecords(
 	return s.inboxRecords(ctx, clock(), st, []any{afterGroup, afterKey[:], f.Group, states, f.MinAttempts, max(limit, 0)})
 }
 
+// ListApplied implements [driver.Applied].
+func (s *backend) ListApplied(ctx context.Context, group string, limit int) ([]store.InboxRecord, error) {
+	return s.inboxRecords(ctx, clock(), s.sql.lastApplied, []any{group, max(limit, 0)})
+}
+
 // inboxRecords reads records and the additional columns of a statement.
 func (s *backend) inboxRecords(ctx context.Context, now time.Time, st *statement, args []any, more ...any) ([]store.InboxRecord, error) {
 	if err := s.ready(ctx, s.db); err != nil {
