@@ -59,10 +59,16 @@ func CheckAge(age time.Duration) error {
 
 // WholeSecond rounds a time up to whole seconds, in UTC. The history is
 // complete from a whole second on.
-func WholeSecond(t time.Time) time.Time {
-	whole := t.UTC().Truncate(time.Second)
+func WholeSecond(t time.Time) time.Time { return roundUp(t, time.Second) }
+
+// WholeMicrosecond rounds a bound up to whole microseconds, in UTC. The times
+// of rows are whole microseconds, so each is before both or before neither.
+func WholeMicrosecond(t time.Time) time.Time { return roundUp(t, time.Microsecond) }
+
+func roundUp(t time.Time, unit time.Duration) time.Time {
+	whole := t.UTC().Truncate(unit)
 	if whole.Before(t) {
-		whole = whole.Add(time.Second)
+		whole = whole.Add(unit)
 	}
 	return whole
 }

@@ -63,6 +63,15 @@ func TestWholeSecond(t *testing.T) {
 	}
 }
 
+func TestWholeMicrosecond(t *testing.T) {
+	at := time.Date(2031, 1, 2, 3, 4, 5, 6000, time.FixedZone("", 3600))
+	for in, want := range map[time.Time]time.Time{at: at, at.Add(1): at.Add(time.Microsecond), at.Add(-1): at} {
+		if got := sqlstore.WholeMicrosecond(in); !got.Equal(want) || got.Location() != time.UTC {
+			t.Errorf("%v: %v, want %v", in, got, want)
+		}
+	}
+}
+
 func TestInOrder(t *testing.T) {
 	a, b, c := waybill.NewID(), waybill.NewID(), waybill.NewID()
 	if got := sqlstore.InOrder([]waybill.ID{c, a, b, a}, map[waybill.ID]bool{a: true, c: true}); !slices.Equal(got, []waybill.ID{c, a}) {

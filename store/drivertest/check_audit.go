@@ -241,6 +241,11 @@ func auditsTexts[T any](ctx context.Context, t tb, b *env[T]) {
 	b.wantAudit(ctx, t, "long texts", want, 1)
 }
 
+// beyond returns a time in a year that a table may not be able to store.
+func beyond(year int) time.Time {
+	return time.Date(year, 2, 3, 4, 5, 6, 7, time.FixedZone("", -5*3600))
+}
+
 // listsAudit lists records of two actors and two actions.
 func listsAudit[T any](ctx context.Context, t tb, b *env[T]) {
 	dead := b.events(6, "")
@@ -264,6 +269,9 @@ func listsAudit[T any](ctx context.Context, t tb, b *env[T]) {
 		"an actor and an action": {driver.AuditFilter{Actor: one, Action: x}, []driver.AuditRecord{all[1], all[5]}},
 		"since":                  {driver.AuditFilter{Action: x, Since: all[4].At}, []driver.AuditRecord{all[0], all[1], all[4]}},
 		"until":                  {driver.AuditFilter{Action: x, Until: all[1].At}, []driver.AuditRecord{all[4], all[5]}},
+		"since just behind one":  {driver.AuditFilter{Action: x, Since: all[4].At.Add(time.Nanosecond)}, []driver.AuditRecord{all[0], all[1]}},
+		"until just behind one":  {driver.AuditFilter{Action: x, Until: all[4].At.Add(time.Nanosecond)}, []driver.AuditRecord{all[4], all[5]}},
+		"years beyond a table's": {driver.AuditFilter{Action: x, Since: beyond(1), Until: beyond(12345)}, []driver.AuditRecord{all[0], all[1], all[4], all[5]}},
 		"another actor":          {driver.AuditFilter{Actor: b.unique("three")}, nil},
 	} {
 		if got := b.audit(ctx, t, c.f); !slices.Equal(got, c.want) {

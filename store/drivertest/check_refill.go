@@ -287,7 +287,7 @@ func refillsBetween[T any](ctx context.Context, t tb, b *env[T]) {
 	}
 	zone := time.FixedZone("", -5*3600)
 	for _, from := range recs {
-		for _, shift := range []time.Duration{-time.Microsecond, 0, time.Microsecond} {
+		for _, shift := range []time.Duration{-time.Microsecond, 0, time.Nanosecond, time.Microsecond} {
 			at := from.EndedAt.Add(shift)
 			between(at, time.Time{})
 			between(time.Time{}, at)
@@ -296,6 +296,7 @@ func refillsBetween[T any](ctx context.Context, t tb, b *env[T]) {
 		between(from.EndedAt.In(zone), from.EndedAt.In(zone))
 		between(from.EndedAt.In(zone), from.EndedAt.Add(time.Microsecond).In(zone))
 	}
+	between(beyond(1), beyond(12345))
 	// A cursor is a bound, too, and none without a time.
 	for i, rec := range recs {
 		cursor := driver.HistoryCursor{At: rec.EndedAt, ID: rec.ID}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/internal/eventrow"
+	"github.com/waybillhq/waybill/internal/sqlstore"
 	"github.com/waybillhq/waybill/store/driver"
 )
 
@@ -166,15 +167,8 @@ func pastFilter(q driver.HistoryQuery) (where string, args []any) {
 	return strings.Join(conditions, ` AND `), args
 }
 
-// wholeMicro rounds a bound up to what the tables can store: a time is before
-// both or neither.
-func wholeMicro(at time.Time) time.Time {
-	whole := eventrow.Clamp(at).Truncate(time.Microsecond)
-	if whole.Before(at) {
-		whole = whole.Add(time.Microsecond)
-	}
-	return whole
-}
+// wholeMicro rounds a bound up to a time that the tables can store.
+func wholeMicro(at time.Time) time.Time { return sqlstore.WholeMicrosecond(eventrow.Clamp(at)) }
 
 // CountHistory implements [driver.Backlog].
 func (b *backlog) CountHistory(ctx context.Context, q driver.HistoryQuery) (int64, error) {

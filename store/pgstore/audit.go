@@ -72,8 +72,8 @@ func (c *core) ListAudit(ctx context.Context, f driver.AuditFilter, before drive
 	var out []driver.AuditRecord
 	var r driver.AuditRecord
 	var at instant
-	rows, err := c.db.query(ctx, limited(c.sql.listAudit, limit), timeOrNull(f.Since), timeOrNull(f.Until), f.Actor, f.Action,
-		timeOrNull(before.At), before.ID.UUID())
+	rows, err := c.db.query(ctx, limited(c.sql.listAudit, limit), boundOrNull(f.Since), boundOrNull(f.Until), f.Actor, f.Action,
+		boundOrNull(before.At), before.ID.UUID())
 	err = collect(rows, err, func() error {
 		r.At = time.Time(at)
 		out = append(out, r)

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/waybillhq/waybill/internal/sqlstore"
 	"github.com/waybillhq/waybill/store/driver"
 )
 
@@ -56,16 +57,17 @@ var laneNow = `CASE WHEN coalesce(aggregate_id, '') = '' AND lane < {lane_count}
 func historyArgs(e encoder, q driver.HistoryQuery) []any {
 	list := func(values []string) any { return e.texts(append([]string{}, values...)) }
 	return []any{
-		timeOrNull(q.Since), timeOrNull(q.Until), list(q.Types), list(q.AggregateTypes), list(q.Tenants), q.AggregateID,
+		boundOrNull(q.Since), boundOrNull(q.Until), list(q.Types), list(q.AggregateTypes), list(q.Tenants), q.AggregateID,
 	}
 }
 
-// timeOrNull returns the argument for a time; the zero time is NULL.
-func timeOrNull(t time.Time) any {
+// boundOrNull returns the argument for a bound; the zero time is NULL. The
+// driver would cut the nanoseconds off, and move the bound to an earlier row.
+func boundOrNull(t time.Time) any {
 	if t.IsZero() {
 		return nil
 	}
-	return t
+	return sqlstore.WholeMicrosecond(t)
 }
 
 // CountHistory implements [driver.Backlog].
@@ -98,7 +100,7 @@ func (b *backlog) Refill(ctx context.Context, q driver.HistoryQuery, after drive
 		}
 		var at instant
 		next := after
-		rows, err = tx.query(ctx, limited(c.sql.refill, limit), append(historyArgs(tx, q), timeOrNull(after.At), after.ID.UUID())...)
+		rows, err = tx.query(ctx, limited(c.sql.refill, limit), append(historyArgs(tx, q), boundOrNull(after.At), after.ID.UUID())...)
 		err = collect(rows, err, func() error { return nil }, &out.Matched, &out.Copied, &at, tx.scanID(&next.ID))
 		if out.Matched > 0 {
 			next.At = time.Time(at)

@@ -8,6 +8,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/waybillhq/waybill/internal/sqlstore"
 	"github.com/waybillhq/waybill/store/driver"
 )
 
@@ -111,12 +112,5 @@ func historyArgs(query driver.HistoryQuery, from time.Time) ([]any, error) {
 	return append(args, query.AggregateID), nil
 }
 
-// wholeMicros returns a time as it is stored, rounded up: the stored times that
-// are not before t are those that are not before its whole microsecond.
-func wholeMicros(t time.Time) int64 {
-	at := micros(t)
-	if time.UnixMicro(at).Before(t) {
-		at++
-	}
-	return at
-}
+// wholeMicros returns a bound as it is stored, rounded up.
+func wholeMicros(t time.Time) int64 { return micros(sqlstore.WholeMicrosecond(t)) }
