@@ -141,7 +141,8 @@ type InboxRecords interface {
 	// number of records.
 	Redrive(ctx context.Context, group string, keys []waybill.ID, limit int) (int, error)
 	// PurgeRecords deletes records of a group that succeeded longer ago than
-	// age, at most limit, and returns the number of deleted records.
+	// age, at most limit, the oldest first, and returns the number of deleted
+	// records. A negative age is an error.
 	PurgeRecords(ctx context.Context, group string, age time.Duration, limit int) (int, error)
 }
 

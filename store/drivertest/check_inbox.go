@@ -230,6 +230,7 @@ func claims[T any](ctx context.Context, t tb, b *env[T]) {
 
 func claimsUsedUp[T any](ctx context.Context, t tb, b *env[T]) {
 	in := b.intake("used up")
+	defer b.unchanged(ctx, t, in)()
 	for n := range 2 {
 		if _, ok, err := b.DB.Inbox.ClaimEvent(ctx, in, waybill.NewID(), 0, 2, nil); !ok || err != nil {
 			t.Fatalf("claim %d: %v, %v", n, ok, err)
@@ -255,6 +256,7 @@ func claimsUsedUp[T any](ctx context.Context, t tb, b *env[T]) {
 
 func succeeds[T any](ctx context.Context, t tb, b *env[T]) {
 	in := b.intake("succeeds")
+	defer b.unchanged(ctx, t, in)()
 	owner := waybill.NewID()
 	if _, ok, err := b.DB.Inbox.ClaimEvent(ctx, in, owner, time.Hour, 5, nil); !ok || err != nil {
 		t.Fatalf("Claim: %v, %v", ok, err)

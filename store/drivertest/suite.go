@@ -112,7 +112,7 @@ func checks[T any]() []check[T] {
 			lateChecks[T](), modelChecks[T](), readChecks[T](), pageChecks[T](), dueChecks[T](), seekChecks[T](), writersChecks[T](), laneChecks[T](), takeOverChecks[T](),
 			doneChecks[T](), retryChecks[T](), fenceChecks[T](), raceChecks[T](),
 			with([]string{"Finisher"}, slices.Concat(finishChecks[T](), finishFenceChecks[T]()))),
-		in(inboxSuite, inboxChecks[T](), with([]string{"Audit", "InboxRecords"}, inboxAuditChecks[T]())),
+		in(inboxSuite, slices.Concat(inboxChecks[T](), recordChecks[T]()), with([]string{"Audit", "InboxRecords"}, inboxAuditChecks[T]())),
 		in(keysSuite, keyChecks[T](), with([]string{"Audit", "KeyRecords"}, keyAuditChecks[T]())), in(jobsSuite, jobChecks[T]()),
 		in(adminSuite,
 			statsChecks[T](), inspectChecks[T](), replayChecks[T](), replayKeyChecks[T](), deadLetterChecks[T](),

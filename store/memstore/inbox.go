@@ -272,6 +272,11 @@ func (t *tables) DueRecords(_ context.Context, group string, limit int) ([]store
 func (t *tables) ListRecords(
 	_ context.Context, f store.RecordFilter, afterGroup string, afterKey waybill.ID, limit int,
 ) ([]store.InboxRecord, error) {
+	for _, state := range f.States {
+		if state < store.InboxProcessing || state > store.InboxDead {
+			return nil, fmt.Errorf("memstore: unknown record state %d", state)
+		}
+	}
 	out := t.records(func(r *received) bool {
 		behind := cmp.Or(strings.Compare(r.Group, afterGroup), bytes.Compare(r.Key[:], afterKey[:])) > 0
 		state := r.State != store.InboxSucceeded
@@ -332,16 +337,35 @@ func (t *tables) Redrive(ctx context.Context, group string, keys []waybill.ID, l
 
 // PurgeRecords implements [driver.InboxRecords].
 func (t *tables) PurgeRecords(_ context.Context, group string, age time.Duration, limit int) (int, error) {
+	if age < 0 {
+		return 0, fmt.Errorf("memstore: purge: negative age %v", age)
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	n := 0
+	cutoff := clock().Add(-age)
+	var old []aged[inboxKey]
 	for k, r := range t.inbox {
-		if k.group == group && n < limit && r.State == store.InboxSucceeded && r.ProcessedAt.Before(clock().Add(-age)) {
-			delete(t.inbox, k)
-			n++
+		if k.group == group && r.State == store.InboxSucceeded && r.ProcessedAt.Before(cutoff) {
+			old = append(old, aged[inboxKey]{k, r.ProcessedAt})
 		}
 	}
-	return n, nil
+	old = oldest(old, limit)
+	for _, one := range old {
+		delete(t.inbox, one.key)
+	}
+	return len(old), nil
+}
+
+// aged is the key of a row that may be deleted.
+type aged[K any] struct {
+	key K
+	at  time.Time
+}
+
+// oldest returns the oldest rows, at most limit.
+func oldest[K any](rows []aged[K], limit int) []aged[K] {
+	slices.SortFunc(rows, func(a, b aged[K]) int { return a.at.Compare(b.at) })
+	return rows[:min(len(rows), max(limit, 0))]
 }
 
 // IsRetryable implements [driver.RetryClassifier].
