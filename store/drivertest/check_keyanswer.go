@@ -304,3 +304,62 @@ func keyPurges[T any](ctx context.Context, t tb, b *env[T]) {
 		t.Errorf("a purge of none: %d, %v", n, err)
 	}
 }
+
+// keyPurgesLater purges records that an earlier purge met while they could not
+// be deleted: before their end, before a resolution, and when only their answer
+// had expired.
+func keyPurgesLater[T any](ctx context.Context, t tb, b *env[T]) {
+	purge := func(when string, want int) {
+		t.Helper()
+		if n, err := b.DB.Keys.PurgeKeys(ctx, 1000); n != want || err != nil {
+			t.Errorf("%s: PurgeKeys: %d, %v; want %d", when, n, err, want)
+		}
+	}
+	witness := b.claim("witness")
+	b.claimed(ctx, t, witness)
+	tick := func() {
+		t.Helper()
+		start := b.key(ctx, t, witness.KeyID).Now
+		b.await(ctx, t, "the hint of a claim is over", func() bool { return b.key(ctx, t, witness.KeyID).Now.Sub(start) > 2*time.Millisecond })
+	}
+	now := driver.KeyAnswer{Result: []byte("x")} // expires at once
+	for _, end := range []driver.KeyEnd{{State: store.KeySucceeded, Answer: now}, {State: store.KeyFailed}} {
+		ended, resolved := b.claimed(ctx, t, b.claim("ends as "+end.State.String())), b.claim("resolved as "+end.State.String())
+		if !b.endKey(ctx, t, b.claimed(ctx, t, resolved), driver.KeyEnd{State: store.KeyUncertain}) {
+			t.Fatalf("the attempt did not end")
+		}
+		tick()
+		purge("before the end as "+end.State.String(), 0)
+		if ok, err := b.DB.Keys.ResolveKey(ctx, resolved.KeyID, end); !ok || err != nil || !b.endKey(ctx, t, ended, end) {
+			t.Errorf("the keys were not resolved and ended: %v, %v", ok, err)
+		}
+		tick()
+		purge("after the end as "+end.State.String(), 2)
+	}
+	kept := b.claim("kept")
+	a := b.claimed(ctx, t, kept)
+	tick()
+	purge("before an answer in a transaction", 0)
+	if err := b.inTx(ctx, func(tx T) error { _, err := b.DB.Keys.StoreAnswer(ctx, tx, a, now); return err }); err != nil {
+		t.Fatalf("StoreAnswer: %v", err)
+	}
+	tick()
+	purge("after an answer in a transaction", 1)
+	stripped := b.claim("stripped")
+	answer := driver.KeyAnswer{Result: []byte("x"), ResultRetention: time.Microsecond, Retention: 300 * time.Millisecond}
+	b.endKey(ctx, t, b.claimed(ctx, t, stripped), driver.KeyEnd{State: store.KeySucceeded, Answer: answer})
+	tick()
+	purge("after the end of an answer", 1)
+	_, early, err := b.DB.Keys.FindKey(ctx, stripped.KeyID)
+	if err != nil {
+		t.Fatalf("FindKey: %v", err)
+	}
+	b.await(ctx, t, "the record has expired", func() bool {
+		_, there, err := b.DB.Keys.FindKey(ctx, stripped.KeyID)
+		return err == nil && !there
+	})
+	if early { // else the record expired before its answer was purged
+		purge("after the end of the record", 1)
+	}
+	purge("at the end", 0)
+}

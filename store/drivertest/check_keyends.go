@@ -153,20 +153,32 @@ func keyResolves[T any](ctx context.Context, t tb, b *env[T]) {
 	if !resolve(done.KeyID, answered("by hand")) || resolve(done.KeyID, answered("twice")) || resolve(done.KeyID, failed("twice")) {
 		t.Errorf("it was not resolved once")
 	}
-	if rec, ok := b.tryClaim(ctx, t, again(done)); ok || rec.State != store.KeySucceeded || rec.Ref != "by hand" || rec.ExpiresAt.IsZero() {
+	if rec, ok := b.tryClaim(ctx, t, again(done)); ok || rec.State != store.KeySucceeded || rec.Ref != "by hand" || string(rec.Result) != "by hand" ||
+		rec.LastError != "" || !anHour(rec) {
 		t.Errorf("a repeat got %v, %+v", ok, rec)
 	}
-	if !resolve(retry.KeyID, failed("again")) || b.key(ctx, t, retry.KeyID).State != store.KeyFailed {
+	if !resolve(retry.KeyID, failed("again")) {
 		t.Errorf("it was not given free")
+	}
+	rec := b.key(ctx, t, retry.KeyID)
+	wantFields(t, "a key that was given free", rec, func(w *store.KeyRecord) { w.State, w.Code, w.LastError = store.KeyFailed, "code", "again" })
+	if !anHour(rec) {
+		t.Errorf("a key that was given free at %v expires at %v", rec.CompletedAt, rec.ExpiresAt)
 	}
 	if rec, ok := b.tryClaim(ctx, t, again(retry)); !ok || rec.Fence != 2 || rec.Attempts != 2 || rec.Point.Name != "paid" {
 		t.Errorf("after it was given free: %v, %+v", ok, rec)
 	}
-	stranger := done.KeyID
-	stranger.Tenant = "another tenant"
-	for what, id := range map[string]store.KeyID{"a running attempt": running.KeyID, "a key that is not there": stranger} {
+	still := unsure("still")
+	tenant, operation, key := still.KeyID, still.KeyID, still.KeyID
+	tenant.Tenant, operation.Operation, key.Key = "another tenant", "another operation", "another key"
+	for what, id := range map[string]store.KeyID{
+		"a running attempt": running.KeyID, "another tenant's key": tenant, "another operation's key": operation, "another key": key,
+	} {
 		if resolve(id, answered("no")) || resolve(id, failed("no")) {
 			t.Errorf("%s was resolved", what)
 		}
+	}
+	if rec := b.key(ctx, t, still.KeyID); rec.State != store.KeyUncertain {
+		t.Errorf("the resolution of other keys resolved it as %v", rec.State)
 	}
 }

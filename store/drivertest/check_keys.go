@@ -42,6 +42,7 @@ func keyChecks[T any]() []check[T] {
 		{row: "inspect_keys", name: "stats", fresh: true, run: keyCounts[T]},
 		{row: "inspect_keys", name: "an operator decides", run: keyResolves[T]},
 		{row: "purge_keys", name: "purge in batches", fresh: true, run: keyPurges[T]},
+		{row: "purge_keys", name: "records that a purge has passed", fresh: true, run: keyPurgesLater[T]},
 	}
 }
 
