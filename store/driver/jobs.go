@@ -99,7 +99,8 @@ type JobRecords interface {
 	// SentKeys returns the keys that a job has sent within age.
 	SentKeys(ctx context.Context, name string, age time.Duration) ([]Sent, error)
 	// ForgetSent deletes at most limit keys that a job has sent longer ago than
-	// age, and returns their number. It may run on several nodes concurrently.
+	// age, the oldest first, and returns their number. It may run on several
+	// nodes concurrently.
 	ForgetSent(ctx context.Context, name string, age time.Duration, limit int) (int, error)
 }
 

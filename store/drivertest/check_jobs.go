@@ -115,6 +115,12 @@ func jobClaims[T any](ctx context.Context, t tb, b *env[T]) {
 			t.Errorf("RenewJob: %v, %v", ok, err)
 		}
 	}
+	if rec, _, err = b.DB.Jobs.FindJob(ctx, name); err != nil || rec.LeaseUntil.Sub(rec.Now) < 119*time.Minute || rec.LeaseUntil.Sub(rec.Now) > 2*time.Hour {
+		t.Errorf("the renewed lease ends at %v; it is %v, %v", rec.LeaseUntil, rec.Now, err)
+	}
+	if rec, _, err = b.DB.Jobs.FindJob(ctx, strings.ToLower(name)); err != nil || rec.LeaseUntil.Sub(rec.Now) > time.Hour {
+		t.Errorf("the lease of another job ends at %v; it is %v, %v", rec.LeaseUntil, rec.Now, err)
+	}
 	for range 2 { // the first lets it expire, the second finds it expired
 		if ok, err := b.DB.Jobs.RenewJob(ctx, a, 0); !ok || err != nil {
 			t.Errorf("RenewJob: %v, %v", ok, err)
@@ -354,6 +360,32 @@ func jobForgets[T any](ctx context.Context, t tb, b *env[T]) {
 	}
 	b.wantSent(ctx, t, a.Name)
 	b.wantSent(ctx, t, other.Name, sent...)
+	// The oldest is forgotten first; sending a key again makes it young.
+	again := sendings(3)
+	for _, one := range []driver.Sent{again[0], again[2], again[1], again[0]} {
+		b.remember(ctx, t, a, []driver.Sent{one}, nil)
+		start := b.jobClock(ctx, t, a.Name)
+		b.await(ctx, t, "the clock", func() bool { return b.jobClock(ctx, t, a.Name).After(start) })
+	}
+	for _, left := range [][]driver.Sent{again[:2], again[:1]} {
+		if n, err := b.DB.Jobs.ForgetSent(ctx, a.Name, 0, 1); n != 1 || err != nil {
+			t.Errorf("ForgetSent of the oldest: %d, %v", n, err)
+		}
+		b.wantSent(ctx, t, a.Name, left...)
+	}
+	if n, err := b.DB.Jobs.ForgetSent(ctx, a.Name, 0, 0); n != 0 || err != nil {
+		t.Errorf("ForgetSent of none: %d, %v", n, err)
+	}
+}
+
+// jobClock returns the database's clock.
+func (b *env[T]) jobClock(ctx context.Context, t tb, name string) time.Time {
+	t.Helper()
+	rec, _, err := b.DB.Jobs.FindJob(ctx, name)
+	if err != nil {
+		t.Fatalf("FindJob: %v", err)
+	}
+	return rec.Now
 }
 
 // unrecorded delivers events, some of which a group has recorded, and pages
@@ -409,7 +441,40 @@ func unrecorded[T any](ctx context.Context, t tb, b *env[T]) {
 			t.Errorf("%s that: %d, %v", what, len(page), err)
 		}
 	}
+	b.unrecordedBetween(ctx, t, group)
 	if page, err := b.DB.HistoryAudit.DeliveredWithoutRecord(ctx, group+"x", driver.HistorySpan{From: now.Now.Add(-time.Hour), To: now.Now.Add(time.Hour)}, 100); err != nil || len(page) != 11 {
 		t.Errorf("of a group without records: %d, %v", len(page), err)
+	}
+}
+
+// unrecordedBetween asserts that spans begin and end exactly at the times of
+// deliveries.
+func (b *env[T]) unrecordedBetween(ctx context.Context, t tb, group string) {
+	t.Helper()
+	between := func(from, to time.Time) []waybill.ID {
+		t.Helper()
+		page, err := b.DB.HistoryAudit.DeliveredWithoutRecord(ctx, group, driver.HistorySpan{From: from, To: to}, 100)
+		if err != nil {
+			t.Fatalf("DeliveredWithoutRecord: %v", err)
+		}
+		return recordIDs(page)
+	}
+	now := b.now(ctx, t)
+	all, err := b.DB.HistoryAudit.DeliveredWithoutRecord(ctx, group, driver.HistorySpan{From: now.Add(-time.Hour), To: now.Add(time.Hour)}, 100)
+	if err != nil || !slices.IsSortedFunc(all, byEnd) {
+		t.Fatalf("DeliveredWithoutRecord: %+v, %v", all, err)
+	}
+	for _, from := range all {
+		for _, to := range all {
+			var want []waybill.ID
+			for _, r := range all {
+				if !r.EndedAt.Before(from.EndedAt) && r.EndedAt.Before(to.EndedAt) {
+					want = append(want, r.ID)
+				}
+			}
+			if got := between(from.EndedAt, to.EndedAt); !slices.Equal(got, want) {
+				t.Errorf("between %v and %v %d were found, want %d", from.EndedAt, to.EndedAt, len(got), len(want))
+			}
+		}
 	}
 }

@@ -203,14 +203,18 @@ func (t *tables) ForgetSent(_ context.Context, name string, age time.Duration, l
 	if j == nil {
 		return 0, nil
 	}
-	cutoff, n := clock().Add(-age), 0
+	cutoff := clock().Add(-age)
+	var old []aged[waybill.ID]
 	for key, s := range j.sent {
-		if n < limit && s.at.Before(cutoff) {
-			delete(j.sent, key)
-			n++
+		if s.at.Before(cutoff) {
+			old = append(old, aged[waybill.ID]{key, s.at})
 		}
 	}
-	return n, nil
+	old = oldest(old, limit)
+	for _, one := range old {
+		delete(j.sent, one.key)
+	}
+	return len(old), nil
 }
 
 // DeliveredWithoutRecord implements [driver.HistoryAudit].
