@@ -74,6 +74,7 @@ type env struct {
 	runs atomic.Int64
 	// The context of each call outside of the interceptor.
 	outer chan context.Context
+	ended chan struct{} // gets one value when a call of the server ends
 	serve func(ctx context.Context, sku string) (proto.Message, error)
 }
 
@@ -104,7 +105,7 @@ func newEnv(t *testing.T, cfg grpckey.Config) *env {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := &env{T: t, db: &failing{Keys: db.Driver().Keys}, typ: request(t), outer: make(chan context.Context, 1000)}
+	b := &env{T: t, db: &failing{Keys: db.Driver().Keys}, typ: request(t), outer: make(chan context.Context, 1000), ended: make(chan struct{}, 1)}
 	b.serve = func(_ context.Context, sku string) (proto.Message, error) {
 		return wrapperspb.String("order of " + sku), nil
 	}
@@ -125,6 +126,12 @@ func newEnv(t *testing.T, cfg grpckey.Config) *env {
 		case b.outer <- ctx:
 		default: // only the first ones are kept
 		}
+		defer func() {
+			select {
+			case b.ended <- struct{}{}:
+			default:
+			}
+		}()
 		return handler(ctx, req)
 	}
 	server := grpc.NewServer(grpc.ChainUnaryInterceptor(watched, once.Unary), grpc.ChainStreamInterceptor(once.Stream))
@@ -247,6 +254,12 @@ func TestMissing(t *testing.T) {
 		}
 	}
 	optional.wantRuns(2)
+	for range 2 { // a key counts nevertheless
+		if _, _, err := optional.call(create, "", "A-1", "idempotency-key", strings.Repeat("a", 255)); err != nil {
+			t.Error(err)
+		}
+	}
+	optional.wantRuns(3)
 }
 
 func TestInFlight(t *testing.T) {
@@ -442,6 +455,43 @@ func TestWaiting(t *testing.T) {
 	b.wantRuns(1)
 }
 
+// A client that disconnects while its call waits for another one ends the wait.
+func TestWaitingEndsWithTheClient(t *testing.T) {
+	b := newEnv(t, grpckey.Config{WaitMax: time.Hour})
+	reached, open := make(chan struct{}), make(chan struct{})
+	b.serve = func(context.Context, string) (proto.Message, error) {
+		close(reached)
+		<-open
+		return wrapperspb.String("done"), nil
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if text, _, err := b.call(create, "k", "A-1"); text != "done" || err != nil {
+			t.Error(text, err)
+		}
+	})
+	<-reached
+	<-b.outer
+	ctx, leave := context.WithCancel(metadata.AppendToOutgoingContext(t.Context(), "idempotency-key", "k"))
+	in := dynamicpb.NewMessage(b.typ)
+	in.Set(b.typ.Fields().ByName("sku"), protoreflect.ValueOfString("A-1"))
+	wg.Go(func() {
+		if err := b.conn.Invoke(ctx, create, in, &wrapperspb.StringValue{}); status.Code(err) != codes.Canceled {
+			t.Error(err)
+		}
+	})
+	<-b.outer // it has reached the server
+	leave()
+	select {
+	case <-b.ended:
+	case <-time.After(patience):
+		t.Error("the call of a client that has gone still waits")
+	}
+	close(open)
+	wg.Wait()
+	b.wantRuns(1)
+}
+
 // TestConfigErrors: the error of New lists every invalid field, in the order of
 // the fields.
 // TestOwnHash: requests with equal hashes are repeats, whatever else differs.
@@ -491,10 +541,15 @@ func TestLeaseOfACall(t *testing.T) {
 }
 
 func TestConfigErrors(t *testing.T) {
-	_, err := grpckey.New[*memstore.Tx](nil, grpckey.Config{Methods: []string{"Create", "/s/m"}, Retention: -1, WaitMax: -2})
+	_, err := grpckey.New[*memstore.Tx](nil, grpckey.Config{
+		Methods: []string{"Create", "s/m/", "/s/m/n", "/s/" + strings.Repeat("m", 125), "/s/" + strings.Repeat("m", 126), "/s/m"}, Retention: -1, WaitMax: -2,
+	})
 	want := `grpckey: keys is nil
 Config.Scope: nil; set it, or use grpckey.Unscoped
 Config.Methods: "Create" is not /service/method of at most 128 bytes
+Config.Methods: "s/m/" is not /service/method of at most 128 bytes
+Config.Methods: "/s/m/n" is not /service/method of at most 128 bytes
+Config.Methods: "/s/` + strings.Repeat("m", 126) + `" is not /service/method of at most 128 bytes
 Config.Retention: -1ns is negative
 Config.WaitMax: -2ns is negative`
 	if err == nil || err.Error() != want {
