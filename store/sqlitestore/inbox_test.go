@@ -193,6 +193,57 @@ func TestAcceptEndedInside(t *testing.T) {
 	}
 }
 
+// TestEndedInsideBesideOthers rolls a transaction back as SQL text while the
+// success of another attempt is stored: the outcome is certain.
+func TestEndedInsideBesideOthers(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "x.db")
+	db, other := openAt(t, path, sqlitestore.Config{}), openAt(t, path, sqlitestore.Config{})
+	accept := func(t *testing.T, in store.InboxEntry) {
+		t.Helper()
+		err := newBox(t, other.Driver().Outbox).InTx(t.Context(), func(ctx context.Context, tx *sql.Tx) error {
+			_, err := other.Driver().Inbox.Accept(ctx, tx, waybill.NewID(), []store.InboxEntry{in})
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for what, work := range map[string]func(t *testing.T, tx *sql.Tx, in store.InboxEntry) (others func()){
+		"an event accepted by another": func(t *testing.T, tx *sql.Tx, in store.InboxEntry) func() {
+			if _, err := db.Driver().Inbox.Accept(t.Context(), tx, waybill.NewID(), []store.InboxEntry{in}); err != nil {
+				t.Fatal(err)
+			}
+			return func() { accept(t, in) }
+		},
+		"a claim that is still held": func(t *testing.T, tx *sql.Tx, in store.InboxEntry) func() {
+			r := find(t, db, in)
+			if ok, err := db.Driver().Inbox.Succeed(t.Context(), tx, driver.Attempt{Group: r.Group, Key: r.Key, Owner: r.Owner, Fence: r.Fence}); !ok || err != nil {
+				t.Fatal(ok, err)
+			}
+			return func() {}
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			in := intakes("g", 1)[0]
+			if what == "a claim that is still held" {
+				claim(t, db, in, time.Hour, 3, nil)
+			}
+			session, err := db.Driver().Outbox.Begin(t.Context(), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			others := work(t, session.Tx(), in)
+			if _, err := session.Tx().ExecContext(t.Context(), "ROLLBACK"); err != nil {
+				t.Fatal(err)
+			}
+			others()
+			if _, err := session.Commit(t.Context(), nil, false); err == nil || errors.Is(err, waybill.ErrUncertain) {
+				t.Errorf("Commit: %v, want a certain rollback", err)
+			}
+		})
+	}
+}
+
 // TestClaimTogether claims one event concurrently from two handles: when it is
 // new, when its lease has expired and when it is due. Each time one claim
 // succeeds, and the fence grows by one.
