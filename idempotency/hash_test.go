@@ -29,13 +29,46 @@ func TestHashesStayAsTheyAre(t *testing.T) {
 			Method: "POST", Operation: "POST /orders", Path: "/orders", Query: "b=1&a=2", ContentType: "application/json; charset=UTF-8", Body: []byte(`{"b":1.0}`),
 		}),
 	}
+	for name, r := range map[string]idempotency.RequestContent{
+		"a digest":             {ContentEncoding: "gzip", Digest: "sha-256=:x:"},
+		"an encoded body":      {ContentEncoding: "gzip", Body: []byte("x")},
+		"a raw body":           {ContentType: "text/plain; b=2; a=1", Body: []byte("x")},
+		"a form":               {ContentType: "application/x-www-form-urlencoded", Body: []byte("b=1&a=2&b=0")},
+		"a broken form":        {ContentType: "application/x-www-form-urlencoded", Body: []byte("b=%zz")},
+		"parts":                {ContentType: "multipart/mixed; boundary=x; type=y", Body: []byte("--x\r\nA: 1\r\nA: 2\r\nB: 3\r\n\r\n1\r\n--x\r\n\r\n2\r\n--x--\r\n")},
+		"broken parts":         {ContentType: "multipart/mixed; boundary=x", Body: []byte("--x")},
+		"JSON that is no JSON": {ContentType: "application/x+json", Body: []byte("{")},
+	} {
+		got[name] = idempotency.HashRequest(r)
+	}
 	for name, want := range map[string]idempotency.Hash{
-		"json":    "v1:46a25cec1e5520417efab39f3744c75fddde84ddadafb7a1441acb8ade6fd20c",
-		"raw":     "v1:3a6dc4577cbf33c30d628c3d40cfdc56288d748c551558f69a5967169404e10f",
-		"request": "v1:2467a939b485ee63b101ac5ad147cfadcc2625b439f9cdc217ca59729aba3005",
+		"json":                 "v1:46a25cec1e5520417efab39f3744c75fddde84ddadafb7a1441acb8ade6fd20c",
+		"raw":                  "v1:3a6dc4577cbf33c30d628c3d40cfdc56288d748c551558f69a5967169404e10f",
+		"request":              "v1:2467a939b485ee63b101ac5ad147cfadcc2625b439f9cdc217ca59729aba3005",
+		"a digest":             "v1:efaaf2d2168a863c0965368b16dc06e240f050f2f1dabc170fe852e96ad7f9f3",
+		"an encoded body":      "v1:082511ce9bfb2d1177aed0604d68e2c94b0908022f7c1f6ac50e986727cd61ff",
+		"a raw body":           "v1:f503c069db41a7615e1fdef9d9a47ab2673060ee02f2869e894b41b53c0a5293",
+		"a form":               "v1:8c2dbc63fc5aee0f295b8ccbc9355ac08152a1f0fac7db14af561560925ae4d1",
+		"a broken form":        "v1:0315a80a4588d27e03eb7054df489d0c24500d706b9d94d019fe53db84afaae4",
+		"parts":                "v1:eab31188b12b0555aac3e7946d450e3615d5ef57f6d30e36622b2208234b96a4",
+		"broken parts":         "v1:9bde38785702cd47277ddc6f013ad81c5e68a705aab2a859eaeff7b9bb6b51c9",
+		"JSON that is no JSON": "v1:2cbecb31642ed6022387de6058c02725606985d64d9f0b83dd1b3869d020bfb5",
 	} {
 		if got[name] != want || !got[name].Valid() {
 			t.Errorf("%s: %s", name, got[name])
+		}
+	}
+}
+
+func TestHashIsValid(t *testing.T) {
+	digits := strings.Repeat("0123456789abcdef", 4)
+	for h, want := range map[string]bool{
+		"v1:" + digits: true, "": false, "v1:": false, digits: false, "v2:" + digits: false, "v1:" + digits + "0": false, "v1:" + digits[1:]: false,
+		"v1:" + strings.ToUpper(digits): false, "v1:" + digits[1:] + "g": false, "v1:" + digits[1:] + "/": false, "v1:" + digits[1:] + ":": false,
+		"v1:" + digits[1:] + "`": false,
+	} {
+		if got := idempotency.Hash(h).Valid(); got != want {
+			t.Errorf("%q is valid: %v, want %v", h, got, want)
 		}
 	}
 }
@@ -131,7 +164,7 @@ func TestHashFields(t *testing.T) {
 			seen[h] = true
 		}
 	}
-	for _, fields := range [][]string{{}, {"SKU"}, {"Secret"}, {"hidden"}, {"base"}, {"sku", "skoo"}} {
+	for _, fields := range [][]string{{}, {"SKU"}, {"Secret"}, {"-"}, {"hidden"}, {"base"}, {"sku", "skoo"}} {
 		if _, err := idempotency.HashFields(a, fields...); err == nil {
 			t.Errorf("%v are accepted", fields)
 		}
@@ -170,6 +203,9 @@ func TestHashRequestFollowsTheMeaning(t *testing.T) {
 		{with(func(r *idempotency.RequestContent) { r.Operation = "op" })},
 		{with(func(r *idempotency.RequestContent) { r.Path = "/q" })},
 		{with(func(r *idempotency.RequestContent) { r.ContentEncoding = "gzip" })},
+		{with(func(r *idempotency.RequestContent) { r.ContentEncoding = "br" })},
+		{with(func(r *idempotency.RequestContent) { r.ContentEncoding, r.Body = "gzip", []byte(`{"a":1.0}`) })},
+		{with(func(r *idempotency.RequestContent) { r.ContentEncoding, r.Digest = "gzip", "sha-256=:x:" })},
 		{with(func(r *idempotency.RequestContent) { r.Digest = "sha-256=:x:" })},
 		{with(func(r *idempotency.RequestContent) { r.Digest = `{"a":1}` })},
 		{body("application/json", []byte(`{"a":2}`))},
@@ -177,12 +213,23 @@ func TestHashRequestFollowsTheMeaning(t *testing.T) {
 		{body("application/json; charset=utf-16", []byte(`{"a":1}`))},
 		{body("text/plain", []byte(`{"a":1}`))},
 		{body("text/plain", []byte(`{"a":1.0}`))},
+		{body("text/plain; charset=utf-8", []byte(`{"a":1}`)), body("Text/Plain;Charset=utf-8", []byte(`{"a":1}`))},
+		{body("text/plain; charset=latin1", []byte(`{"a":1}`))},
+		{body("text/plain; boundary=x", []byte(`{"a":1}`))},
+		{body("text/x+json", []byte(`{"a":1}`))},
+		{body("text/x+json", []byte(`{"a":1.0}`))},
+		{query("b=2;c&a=1")},
+		{query("a=1&b=2;c")},
 		{body("", []byte(`{"a":1}`))},
 		{body(form, []byte("a=1&b=2")), body(form, []byte("b=2&a=%31"))},
 		{body(form, []byte("a=1&a=2"))},
 		{body(form, []byte("a=2&a=1"))},
 		{body(multi+"x", parts("x", "1")), body(multi+`"y y"`, parts("y y", "1"))},
 		{body(multi+"x", parts("x", "2"))},
+		{body(multi+"x; type=a", parts("x", "1"))},
+		{body(multi+"x", bytes.Replace(parts("x", "1"), []byte(`"a"`), []byte(`"b"`), 1))},
+		{body(multi+"x", bytes.Replace(parts("x", "1"), []byte("\r\n\r\n"), []byte("\r\nContent-Type: text/csv\r\n\r\n"), 1))},
+		{body(multi+"x", append(bytes.TrimSuffix(parts("x", "1"), []byte("--\r\n")), append([]byte("\r\n"), bytes.TrimPrefix(parts("x", "2"), []byte("--x\r\n"))...)...))},
 		// Truncated.
 		{body(multi+"x", bytes.TrimSuffix(parts("x", "1"), []byte("--\r\n")))},
 		{body(multi+"x", append([]byte("preamble\r\n"), parts("x", "1")...))},

@@ -50,6 +50,19 @@ func TestFinish(t *testing.T) {
 	if row.Err == nil {
 		t.Error("a row without a type was accepted")
 	}
+	at := time.Date(2031, 1, 2, 3, 4, 5, 6000, time.UTC)
+	row = store.Row{CreatedAt: at, Event: waybill.Event{Type: "A"}}
+	eventrow.Finish(&row, "")
+	if ev := row.Event; row.Err != nil || ev.AggregateType != waybill.GlobalAggregate || ev.Topic != "A" || ev.ContentType != waybill.JSON ||
+		ev.SchemaVersion != 1 || !ev.OccurredAt.Equal(at) || ev.Payload == nil {
+		t.Errorf("the defaults of a row are %+v, %v", ev, row.Err)
+	}
+	full := waybill.Event{Type: "A", AggregateType: "a", Topic: "t", ContentType: "text/plain", SchemaVersion: 2, OccurredAt: at.Add(-1), Payload: []byte("x")}
+	row = store.Row{CreatedAt: at, Event: full}
+	eventrow.Finish(&row, "")
+	if ev := row.Event; ev.AggregateType != "a" || ev.Topic != "t" || ev.ContentType != "text/plain" || ev.SchemaVersion != 2 || ev.OccurredAt != full.OccurredAt {
+		t.Errorf("a row that has all fields became %+v", ev)
+	}
 }
 
 func ExampleEncoder_Append() {
