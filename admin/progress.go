@@ -30,8 +30,8 @@ type GroupProgress struct {
 }
 
 const (
-	// appliedRows is the number of records from which the progress of a group is
-	// computed, and newestRows the number of delivered events.
+	// appliedRows is the number of records from which the progress of a group
+	// is computed, and newestRows the number of delivered events.
 	appliedRows = 100
 	newestRows  = 50
 	// rateSpan is the longest time over which a rate is computed.
