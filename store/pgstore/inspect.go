@@ -277,16 +277,6 @@ func (c *core) readStats(ctx context.Context, query string, args ...any) (store.
 	return s, nil
 }
 
-// wholeMicro rounds a bound up to what the tables can store, so that a time is
-// before both or neither. It returns nil for the zero time.
-func wholeMicro(t time.Time) any {
-	whole := t.Truncate(time.Microsecond)
-	if whole.Before(t) {
-		whole = whole.Add(time.Microsecond)
-	}
-	return timeOrNull(whole)
-}
-
 // filterArgs returns the arguments of fits.
 func filterArgs(f store.Filter) []any {
 	var tenant, failed any = f.TenantID, f.Failed
@@ -296,7 +286,7 @@ func filterArgs(f store.Filter) []any {
 	if f.Untried {
 		failed = nil
 	}
-	return []any{f.Type, f.AggregateType, f.AggregateID, tenant, f.Holding, failed, wholeMicro(f.Since), wholeMicro(f.Until), f.Error, f.CorrelationID, f.Cause}
+	return []any{f.Type, f.AggregateType, f.AggregateID, tenant, f.Holding, failed, boundOrNull(f.Since), boundOrNull(f.Until), f.Error, f.CorrelationID, f.Cause}
 }
 
 // Count implements [driver.Inspector].
