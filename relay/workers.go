@@ -171,7 +171,7 @@ func (q *queue) finishResults(j *job, now time.Time) {
 }
 
 // refuses reports whether a result means that the event was not delivered.
-func refuses(err error) bool { return err != nil && !errors.Is(err, waybill.ErrSettled) }
+func refuses(err error) bool { return err != nil && !succeeded(err) }
 
 // failures are the aggregates of a batch with an event that was refused.
 type failures map[aggregate]bool
