@@ -74,23 +74,39 @@ func TestEveryRuleHasAScript(t *testing.T) {
 // scriptHelp describes the commands.
 func TestScript(t *testing.T) {
 	for _, rule := range scripts(t) {
-		t.Run(rule, func(t *testing.T) {
-			raw, err := os.ReadFile(scriptFile(rule))
-			if err != nil {
-				t.Fatal(err)
-			}
-			want := string(raw)
-			got := play(t, want)
-			if *update && got != want {
-				if err := os.WriteFile(scriptFile(rule), []byte(got), 0o644); err != nil { //nolint:gosec // a source file
-					t.Fatal(err)
-				}
-				return
-			}
-			if got != want {
-				t.Errorf("the results differ:\n%s", firstDifference(want, got))
-			}
-		})
+		t.Run(rule, func(t *testing.T) { playFile(t, scriptFile(rule)) })
+	}
+}
+
+// TestCases runs each script of testdata/cases: rare combinations of inputs
+// that no rule of docs/protocol.md names.
+func TestCases(t *testing.T) {
+	files, err := filepath.Glob("testdata/cases/*.txt")
+	if err != nil || len(files) == 0 {
+		t.Fatal("there are no cases: ", err)
+	}
+	for _, f := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(f), ".txt"), func(t *testing.T) { playFile(t, f) })
+	}
+}
+
+// playFile runs the script of a file, and compares or updates its results.
+func playFile(t *testing.T, name string) {
+	t.Helper()
+	raw, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := string(raw)
+	got := play(t, want)
+	switch {
+	case got == want:
+	case !*update:
+		t.Errorf("the results differ:\n%s", firstDifference(want, got))
+	default:
+		if err := os.WriteFile(name, []byte(got), 0o644); err != nil { //nolint:gosec // a source file
+			t.Fatal(err)
+		}
 	}
 }
 
