@@ -184,9 +184,14 @@ func (s *backend) beat(ctx context.Context, conn querier) error {
 	if at == seen {
 		return nil
 	}
-	if at, err = s.adopt(ctx, seen); err != nil {
+	adopted, err := s.adopt(ctx, seen)
+	if err != nil {
 		return err
 	}
+	if adopted == seen { // only the heartbeat has reached another server
+		return s.explain(errChanged(at, seen))
+	}
+	at = adopted
 	s.primaries.see(at)
 	if seen.term == 0 {
 		return nil // no lane was acquired on another server
