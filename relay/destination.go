@@ -50,8 +50,10 @@ type Destination struct {
 
 	// MaxAttempts, BackoffBase, BackoffMax, BackoffSeries, Backoff,
 	// UnknownGrace, OnDead and DeliverTimeout replace the fields of the same
-	// name in [Config]. Default to those. [Continue] is the zero value: Block
-	// in the Config applies to every destination.
+	// name in [Config]. Default to those; a destination that sets one of the
+	// delays has neither the BackoffSeries nor the Backoff of the Config.
+	// [Continue] is the zero value: Block in the Config applies to every
+	// destination.
 	MaxAttempts             int
 	BackoffBase, BackoffMax time.Duration
 	BackoffSeries           []time.Duration
@@ -89,10 +91,7 @@ func (d Destination) complete(cfg Config) (Destination, error) {
 	d.OnDead = cmp.Or(d.OnDead, cfg.OnDead)
 	d.DeliverTimeout = cmp.Or(d.DeliverTimeout, cfg.DeliverTimeout)
 	if d.Backoff == nil && d.BackoffBase == 0 && d.BackoffMax == 0 && d.BackoffSeries == nil {
-		d.Backoff = cfg.Backoff
-	}
-	if d.BackoffSeries == nil {
-		d.BackoffSeries = cfg.BackoffSeries
+		d.Backoff, d.BackoffSeries = cfg.Backoff, cfg.BackoffSeries // they would replace what the destination sets
 	}
 	d.BackoffBase, d.BackoffMax = cmp.Or(d.BackoffBase, cfg.BackoffBase), cmp.Or(d.BackoffMax, cfg.BackoffMax)
 	return d, errors.Join(d.problems()...)

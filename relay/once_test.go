@@ -228,7 +228,8 @@ func TestHealth(t *testing.T) {
 }
 
 // TestOwnBackoff: Config.Backoff replaces the other delays, and a destination's
-// replaces that of the relay, as do the destination's other delays.
+// replaces that of the relay, as do the destination's other delays. A
+// destination with a base does not have the relay's series either.
 func TestOwnBackoff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
@@ -239,7 +240,7 @@ func TestOwnBackoff(t *testing.T) {
 				return errors.New("boom")
 			})
 		}
-		var inherited, own, base []time.Duration
+		var inherited, own, series, base []time.Duration
 		f.write(event("a", 1))
 		r, err := relay.NewTo(f.db, relay.Config{
 			MaxAttempts: 4, BackoffSeries: []time.Duration{time.Hour}, Backoff: func(n int) time.Duration { return time.Duration(n) * 10 * time.Minute },
@@ -247,7 +248,8 @@ func TestOwnBackoff(t *testing.T) {
 		},
 			relay.Destination{Name: "inherited", Sink: fails(&inherited)},
 			relay.Destination{Name: "own", Sink: fails(&own), Backoff: func(n int) time.Duration { return time.Duration(2-n) * 5 * time.Minute }},
-			relay.Destination{Name: "base", Sink: fails(&base), BackoffSeries: []time.Duration{time.Minute}})
+			relay.Destination{Name: "series", Sink: fails(&series), BackoffSeries: []time.Duration{time.Minute}},
+			relay.Destination{Name: "base", Sink: fails(&base), BackoffBase: time.Second, BackoffMax: time.Second})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -266,7 +268,8 @@ func TestOwnBackoff(t *testing.T) {
 		}{
 			{"inherited", inherited, []time.Duration{0, 10 * m, 30 * m, 60 * m}},
 			{"own", own, []time.Duration{0, 5 * m, 5 * m, 5 * m}}, // a negative delay is none
-			{"base", base, []time.Duration{0, m, 2 * m, 3 * m}},
+			{"series", series, []time.Duration{0, m, 2 * m, 3 * m}},
+			{"base", base, []time.Duration{0, 0, 0, 0}}, // within seconds
 		} {
 			if !slices.Equal(c.got, c.want) {
 				t.Errorf("%s: attempts at %v, want %v", c.name, c.got, c.want)

@@ -139,7 +139,7 @@ func (p *plan) policyOf(ev *event) policy {
 	if d.BackoffBase > 0 {
 		out.base, out.max = d.BackoffBase, d.BackoffMax
 	}
-	if d.BackoffSeries != nil {
+	if d.BackoffBase > 0 || d.BackoffSeries != nil {
 		out.series = d.BackoffSeries
 	}
 	return out
