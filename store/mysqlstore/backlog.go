@@ -78,9 +78,9 @@ FROM (SELECT COUNT(*) AS n, COALESCE(MAX(attempts), 0) AS attempts FROM {outbox}
  (SELECT COUNT(*) AS n, COALESCE(SUM(attempts > 0), 0) AS failed, COALESCE(MAX(attempts), 0) AS attempts,
   COALESCE(SUM(holds), 0) AS holding FROM {delayed} WHERE ` + lanes + `) AS d,
  (SELECT COUNT(*) AS n, COALESCE(SUM(holds), 0) AS holding FROM {dead} WHERE ` + lanes + `) AS e`),
-		// The standing of the server, and one row per lane: primary key of backlog, index due of
-		// backlog_delayed, index holds of backlog_dead. The limits keep the
-		// server from reading these tables as a whole.
+		// The standing of the server, and one row per lane: primary key of
+		// backlog, index due of backlog_delayed, index holds of backlog_dead.
+		// The limits keep the server from reading these tables as a whole.
 		occupied: r(`SELECT -1 AS lane, ` + standingColumn + ` AS standing UNION ALL SELECT l.lane, NULL FROM {lane} AS l WHERE COALESCE(
  (SELECT 1 FROM {outbox} AS o FORCE INDEX (PRIMARY) WHERE o.lane = l.lane + ` + base + ` LIMIT 1),
  (SELECT 1 FROM {delayed} AS o FORCE INDEX (due) WHERE o.lane = l.lane + ` + base + ` LIMIT 1),

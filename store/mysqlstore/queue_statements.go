@@ -258,8 +258,9 @@ func (s *queueStatements) inspect(r func(string) string, places []place, own str
 }
 
 // urgentKeys reads the first rows with a priority, and in a row without an id
-// the seq up to which it looked, and the standing of the server. Index seq of outbox (seq, priority), which
-// also contains the lane; the primary key finds the other columns.
+// the seq up to which it looked, and the standing of the server. Index seq of
+// outbox (seq, priority), which also contains the lane; the primary key finds
+// the other columns.
 //
 // The seqs of a backlog have gaps of any size: instead of the highest seq, the
 // row has the seq that would be the highest without gaps. The index seq of

@@ -17,7 +17,8 @@ import (
 
 // timelineTest is a database whose timeline the test chooses, with one lane, a
 // ready event with a priority, a delayed event that is due, an event of a
-// backlog, and a dead letter of each that holds its aggregate. A real failover is in cmd/waybill/internal/clusters.
+// backlog, and a dead letter of each that holds its aggregate. A real failover
+// is in cmd/waybill/internal/clusters.
 type timelineTest struct {
 	*testing.T
 	pool   *pgxpool.Pool

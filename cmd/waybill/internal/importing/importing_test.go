@@ -99,8 +99,8 @@ func TestImportedOnce(t *testing.T) {
 	})
 }
 
-// TestTimesOfASession: a TIMESTAMP of MySQL is a point in time, and comes as the
-// time of day in the session's zone. A DATETIME has no zone, and is in UTC.
+// TestTimesOfASession: a TIMESTAMP of MySQL is a point in time, and comes as
+// the time of day in the session's zone. A DATETIME has no zone, and is in UTC.
 func TestTimesOfASession(t *testing.T) {
 	for _, kind := range []string{connect.MySQL, testserver.MariaDBName} {
 		t.Run(kind, func(t *testing.T) {
