@@ -472,9 +472,10 @@ func TestWaitingEndsWithTheClient(t *testing.T) {
 	})
 	<-reached
 	<-b.outer
-	ctx, leave := context.WithCancel(metadata.AppendToOutgoingContext(t.Context(), "idempotency-key", "k"))
+	ctx, leave := context.WithCancel(t.Context())
 	in := dynamicpb.NewMessage(b.typ)
 	in.Set(b.typ.Fields().ByName("sku"), protoreflect.ValueOfString("A-1"))
+	in.Set(b.typ.Fields().ByName("request_id"), protoreflect.ValueOfString("k"))
 	wg.Go(func() {
 		if err := b.conn.Invoke(ctx, create, in, &wrapperspb.StringValue{}); status.Code(err) != codes.Canceled {
 			t.Error(err)

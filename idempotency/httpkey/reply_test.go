@@ -10,8 +10,10 @@ import (
 	"net/http/httptrace"
 	"net/textproto"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/waybillhq/waybill/idempotency/httpkey"
 	"github.com/waybillhq/waybill/store"
@@ -200,6 +202,140 @@ func TestHeaderTiming(t *testing.T) {
 	again := b.post("k", "{}", trace)
 	if again.status != http.StatusCreated || again.header.Get("Location") != "/1" || len(again.trailer) != 0 || len(hints) != 1 {
 		t.Errorf("%+v, hints %v, trailers %v", again, hints, again.trailer)
+	}
+}
+
+// A handler sees the headers of outer middleware, and can remove them.
+func TestHeadersAreRemoved(t *testing.T) {
+	b := newEnv(t, setup{
+		outer: func(next http.Handler) http.Handler {
+			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				w.Header().Set("X-Outer", "1")
+				next.ServeHTTP(w, r)
+			})
+		},
+		run: func(w http.ResponseWriter, _ *http.Request) {
+			if w.Header().Get("X-Outer") != "1" {
+				t.Error("the handler does not see the headers of outer middleware")
+			}
+			w.Header().Del("X-Outer")
+		},
+	})
+	if a := b.post("k", "{}"); a.header.Get("X-Outer") != "" {
+		t.Errorf("a removed header was sent: %v", a.header)
+	}
+}
+
+// The writer refuses what that of net/http refuses.
+func TestInvalidAnswers(t *testing.T) {
+	panics := func(w http.ResponseWriter, status int) (yes bool) {
+		defer func() { yes = recover() != nil }()
+		w.WriteHeader(status)
+		return false
+	}
+	write := func(w http.ResponseWriter, r *http.Request) {
+		for _, status := range []int{99, 0, -1, 1000} {
+			if !panics(w, status) {
+				t.Errorf("the status %d is accepted", status)
+			}
+		}
+		status, err := strconv.Atoi(r.Header.Get("Status"))
+		if err != nil {
+			t.Error(err)
+		}
+		w.WriteHeader(http.StatusContinue)
+		w.WriteHeader(http.StatusEarlyHints)
+		w.WriteHeader(status)
+		_, err = io.WriteString(w, "body")
+		if bodyless := status == http.StatusNoContent || status == http.StatusNotModified; errors.Is(err, http.ErrBodyNotAllowed) != bodyless {
+			t.Errorf("the body of an answer with the status %d: %v", status, err)
+		}
+	}
+	for name, s := range map[string]setup{
+		"Wrap":   {run: write},
+		"WrapTx": {runTx: func(w http.ResponseWriter, r *http.Request, _ tx) error { write(w, r); return nil }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s.cfg.Store = func(int) bool { return true }
+			b := newEnv(t, s)
+			for _, status := range []int{200, 201, 204, 206, 299, 303, 304, 400, 599, 999} {
+				key := strconv.Itoa(status)
+				first := b.post(key, "{}", with("Status", key))
+				if first.status != status {
+					t.Errorf("the status %d was sent as %d", status, first.status)
+				}
+				b.wantReplay(first, key, "{}", with("Status", key))
+			}
+		})
+	}
+}
+
+// An answer of MaxResult bytes is stored; one byte more, and it is not.
+func TestMaxResult(t *testing.T) {
+	write := func(w http.ResponseWriter, r *http.Request) {
+		n, err := strconv.Atoi(r.Header.Get("Size"))
+		if err != nil {
+			t.Error(err)
+		}
+		for range n {
+			_, _ = io.WriteString(w, "x")
+		}
+	}
+	for name, s := range map[string]setup{
+		"Wrap":   {run: write},
+		"WrapTx": {runTx: func(w http.ResponseWriter, r *http.Request, _ tx) error { write(w, r); return nil }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s.cfg.MaxResult = 100
+			b := newEnv(t, s)
+			b.wantReplay(b.post("fits", "{}", with("Size", "100")), "fits", "{}", with("Size", "100"))
+			if a := b.post("large", "{}", with("Size", "101")); a.status != http.StatusOK || len(a.body) != 101 {
+				t.Errorf("%d, %d bytes", a.status, len(a.body))
+			}
+			b.want(b.post("large", "{}", with("Size", "101")), http.StatusConflict, "result-unavailable")
+		})
+	}
+}
+
+// A large answer in a transaction waits for the commit, too.
+func TestLargeReplyOfARollback(t *testing.T) {
+	b := newEnv(t, setup{cfg: httpkey.Config{MaxResult: 1000}, runTx: func(w http.ResponseWriter, _ *http.Request, _ tx) error {
+		_, _ = io.WriteString(w, strings.Repeat("x", 1<<20))
+		return errors.New("no")
+	}})
+	if a := b.post("k", "{}"); a.status != http.StatusInternalServerError || len(a.body) > 1000 {
+		t.Errorf("the answer of a transaction that was rolled back was sent: %d, %d bytes", a.status, len(a.body))
+	}
+}
+
+// A large answer reaches the client while the handler still writes.
+func TestLargeReplyIsNotBuffered(t *testing.T) {
+	const size = 1 << 20
+	next := make(chan struct{})
+	b := newEnv(t, setup{cfg: httpkey.Config{MaxResult: 1000}, run: func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, strings.Repeat("x", size))
+		select {
+		case <-next:
+		case <-time.After(patience):
+			t.Error("the client has no answer before the end of the handler")
+		}
+	}})
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, b.url+"/orders", http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Idempotency-Key", "k")
+	resp, err := b.client.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if _, err := io.ReadFull(resp.Body, make([]byte, size/2)); err != nil {
+		t.Error(err)
+	}
+	close(next)
+	if rest, err := io.ReadAll(resp.Body); err != nil || len(rest) != size/2 {
+		t.Errorf("%d bytes, %v", len(rest), err)
 	}
 }
 
