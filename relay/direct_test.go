@@ -343,8 +343,8 @@ func TestReplayedAtADestination(t *testing.T) {
 	})
 }
 
-// TestDeadLettersArePurged: dead letters are kept for DeadRetention, and without
-// one for good.
+// TestDeadLettersArePurged: dead letters are kept for DeadRetention, and
+// without one for good.
 func TestDeadLettersArePurged(t *testing.T) {
 	for retention, kept := range map[time.Duration]bool{0: true, 3 * time.Hour: false} {
 		inBubble(t, func(f *fixture) {
