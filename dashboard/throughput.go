@@ -61,9 +61,8 @@ func newChart(id, title string, t *admin.Throughput, steps map[time.Time]admin.R
 		b.MidTop = b.LowTop - b.MidHigh
 		b.Top = b.MidTop - b.High
 	}
-	c.Text = fmt.Sprintf("From %s to %s: %s, %s and %s. At most %s in %s.", utc(c.Since), utc(c.Until),
-		one(c.Sum.Delivered, "successful delivery"), one(c.Sum.Failed, "failed delivery"), one(c.Sum.Dead, "dead letter"), one(c.Most, "result"), span(c.Step))
-	c.Text = strings.ReplaceAll(c.Text, "deliverys", "deliveries")
+	c.Text = fmt.Sprintf("From %s to %s: %s delivered, %s failed, %s dead. At most %s in %s.", utc(c.Since), utc(c.Until),
+		count(c.Sum.Delivered), count(c.Sum.Failed), count(c.Sum.Dead), one(c.Most, "result"), span(c.Step))
 	return c
 }
 

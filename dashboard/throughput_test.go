@@ -42,13 +42,13 @@ func counts(minute int64, destination, kind string, delivered, failed, dead int6
 func TestThroughput(t *testing.T) {
 	s := newShop(t)
 	s.open()
-	has(t, s.page("/"), "<svg", "0 successful deliveries", "at most 0 in 1 min")
+	has(t, s.page("/"), "<svg", "0 delivered", "at most 0 in 1 min")
 	lacks(t, s.page("/throughput"), "Results by time")
 	s.bring(counts(-5, "shipping", "OrderPlaced", 1200, 30, 0), counts(-5, "billing", "OrderPaid", 5, 0, 1), counts(-7, "billing", "", 3, 0, 0), counts(-100, "billing", "Old", 10_000, 0, 0))
 	s.open()
 	for _, path := range []string{"/", "/throughput"} {
 		page := s.page(path)
-		has(t, page, "1,208 successful deliveries, 30 failed deliveries and 1 dead letter. At most 1,236 results in 1 min.", `role="img"`, "<title id=", "<desc id=",
+		has(t, page, "1,208 delivered, 30 failed, 1 dead. At most 1,236 results in 1 min.", `role="img"`, "<title id=", "<desc id=",
 			"1,208 delivered", "30 failed", "1 dead", "at most 1,236 in 1 min")
 		if got := strings.Count(page, `class="ready" x=`); path == "/" && got != 2 {
 			t.Errorf("the chart has %d bars of deliveries, want 2", got)
@@ -59,9 +59,9 @@ func TestThroughput(t *testing.T) {
 	has(t, page, "Deliveries to billing", "Deliveries to shipping", "Results by destination", "Results by type of event", "OrderPlaced", "OrderPaid", "other types", "Results by time: steps of 1 min", ">1,205<")
 	lacks(t, page, "Old")
 	page = s.page("/throughput?period=12h&destination=billing")
-	has(t, page, "Old", "10,008 successful deliveries", "steps of 5 min")
+	has(t, page, "Old", "10,008 delivered", "steps of 5 min")
 	lacks(t, page, "OrderPlaced", "Deliveries to")
-	has(t, s.page("/throughput?period=14d&type=Old"), "10,000 successful deliveries", "steps of 1 h")
+	has(t, s.page("/throughput?period=14d&type=Old"), "10,000 delivered", "steps of 1 h")
 	if a := s.get("/throughput?period=1y"); a.status != http.StatusBadRequest {
 		t.Errorf("an unknown period: status %d", a.status)
 	}
