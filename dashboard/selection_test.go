@@ -146,8 +146,10 @@ func TestDoctor(t *testing.T) {
 		runs <- struct{}{}
 		<-leave
 		return []dashboard.Finding{
-			{Check: "store", Status: "ok", Text: "answers"}, {Check: "sink", Status: "not checked", Text: "no server"},
-			{Check: "waiting", Status: "fail", Text: "the oldest <event> waits", Command: "waybill serve"}, {Check: "blocked", Status: "warn", Text: "one"},
+			{Check: "store", Status: "ok", Text: "answers"},
+			{Check: "sink", Status: "not checked", Text: "no server"},
+			{Check: "waiting", Status: "fail", Text: "the oldest <event> waits", Command: "waybill serve"},
+			{Check: "blocked", Status: "warn", Text: "one"},
 		}, nil
 	}
 	s.open()

@@ -86,8 +86,17 @@ func endedAt(r store.Record) time.Time {
 // endFilters are filters that separate the records.
 func endFilters(all []store.Record) []store.Filter {
 	out := []store.Filter{
-		{}, {Error: "connection"}, {Error: "Connection"}, {Error: "status 50%"}, {Error: "status_5"}, {Error: "%"}, {Error: "unknown"},
-		{CorrelationID: "request"}, {CorrelationID: "Request"}, {CorrelationID: "quest"}, {CorrelationID: "request", Error: "refused"},
+		{},
+		{Error: "connection"},
+		{Error: "Connection"},
+		{Error: "status 50%"},
+		{Error: "status_5"},
+		{Error: "%"},
+		{Error: "unknown"},
+		{CorrelationID: "request"},
+		{CorrelationID: "Request"},
+		{CorrelationID: "quest"},
+		{CorrelationID: "request", Error: "refused"},
 	}
 	if len(all) == 0 {
 		return out

@@ -100,8 +100,12 @@ func (q *queue) filtered(state store.State, f store.Filter) (where string, args 
 	f.Failed = f.Failed && !f.Untried
 	conditions := []string{`TRUE`}
 	for _, field := range []struct{ column, text string }{
-		{`type`, f.Type}, {shownType, f.AggregateType}, {`aggregate_id`, f.AggregateID}, {`tenant_id`, f.TenantID},
-		{`correlation_id`, f.CorrelationID}, {q.places[state].cause, f.Cause},
+		{`type`, f.Type},
+		{shownType, f.AggregateType},
+		{`aggregate_id`, f.AggregateID},
+		{`tenant_id`, f.TenantID},
+		{`correlation_id`, f.CorrelationID},
+		{q.places[state].cause, f.Cause},
 	} {
 		if field.text != "" {
 			conditions, args = append(conditions, field.column+` = ?`), append(args, []byte(field.text))
