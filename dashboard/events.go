@@ -111,15 +111,21 @@ func (d *Dashboard) events(p *page) (any, error) {
 		if err := s.read(p.ctx, rows, one.state, f, after, limit, d.searchRows); err != nil {
 			return nil, err
 		}
-		if v.State == "" && s.Searched.IsZero() {
-			s.More, s.Next = s.Next != "", ""
-		}
-		v.Found = append(v.Found, s)
+		v.add(s)
 	}
 	if !known {
 		return nil, refuse(http.StatusBadRequest, "The state must be ready, failed, scheduled, dead or delivered.")
 	}
 	return v, nil
+}
+
+// add adds a section. Beside others it has no next page, except that a search
+// continues.
+func (v *eventsView) add(s section) {
+	if v.State == "" && s.Searched.IsZero() {
+		s.More, s.Next = s.Next != "", ""
+	}
+	v.Found = append(v.Found, s)
 }
 
 // read reads the events of the section after a position. A search of delivered

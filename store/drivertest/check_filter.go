@@ -64,6 +64,7 @@ func endRound[T any](ctx context.Context, t tb, b *env[T], leases []driver.Lease
 		r := result(row)
 		r.Delay, r.Error, r.Attempts = defaultLease, texts[i/len(states)], 1
 		switch states[i%len(states)] {
+		case store.Ready: // it stays so
 		case store.Delayed:
 			s.Retry = append(s.Retry, r)
 		case store.Dead:
