@@ -3,6 +3,7 @@ package idempotency
 import (
 	"context"
 	"errors"
+	"reflect"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -68,5 +69,22 @@ func TestLimitsOfAnAnswer(t *testing.T) {
 		if out := e.final(t.Context(), &Answer{}, ""); out.ResultRetention != want || out.Retention != time.Hour {
 			t.Errorf("ResultRetention %v: %+v", retention, out)
 		}
+	}
+}
+
+// The defaults are those of the documentation; a negative value stays.
+func TestDefaults(t *testing.T) {
+	got := Config{}.withDefaults()
+	got.Logger = nil
+	want := Config{
+		Retention: 24 * time.Hour, Lease: 30 * time.Second, MaxExecution: 15 * time.Minute, MaxResult: 1 << 20,
+		PurgeInterval: time.Hour, PurgeBatchSize: 500, CountInterval: 30 * time.Second,
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("the defaults are %+v, want %+v", got, want)
+	}
+	off := Config{MaxExecution: -1, MaxResult: -1, PurgeInterval: -1, CountInterval: -1}.withDefaults()
+	if off.MaxExecution != -1 || off.MaxResult != -1 || off.PurgeInterval != -1 || off.CountInterval != -1 {
+		t.Errorf("negative values became %+v", off)
 	}
 }

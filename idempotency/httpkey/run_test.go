@@ -424,8 +424,40 @@ func TestStoreDown(t *testing.T) {
 	// Only for an unavailable store: every other refusal stands.
 	loose.db.claim = nil
 	loose.post("k", `{"a":1}`)
-	loose.want(loose.post("k", `{"a":2}`), http.StatusUnprocessableEntity, "key-reused")
+	reused := loose.post("k", `{"a":2}`)
+	loose.want(reused, http.StatusUnprocessableEntity, "key-reused")
+	if after := reused.header.Values("Retry-After"); len(after) > 0 {
+		t.Errorf("a refusal that is final has the header Retry-After: %v", after)
+	}
 	loose.wantRuns(2)
+
+	quiet := newEnv(t, setup{cfg: httpkey.Config{FailOpen: true}})
+	quiet.db.claim = down
+	if a := quiet.post("k", "{}"); a.body != "done" {
+		t.Errorf("without FailedOpen: %+v", a)
+	}
+}
+
+// The operation of a request is the pattern of its route.
+func TestOperationIsThePattern(t *testing.T) {
+	operation := make(chan string, 1)
+	b := newEnv(t, setup{
+		cfg: httpkey.Config{FailOpen: true, FailedOpen: func(info httpkey.FailedOpenInfo) { operation <- info.Operation }},
+		outer: func(next http.Handler) http.Handler {
+			mux := http.NewServeMux()
+			mux.Handle("POST /{what}", next)
+			return mux
+		},
+	})
+	b.db.claim = func(context.Context, driver.KeyClaim) (store.KeyRecord, bool, error) {
+		return store.KeyRecord{}, false, errors.New("connection refused")
+	}
+	if a := b.post("k", "{}"); a.body != "done" {
+		t.Fatalf("%+v", a)
+	}
+	if got := <-operation; got != "POST /{what}" {
+		t.Errorf("the operation is %q", got)
+	}
 }
 
 func TestRetention(t *testing.T) {

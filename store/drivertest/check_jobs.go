@@ -155,6 +155,11 @@ func jobEnds[T any](ctx context.Context, t tb, b *env[T]) {
 		w.Owner, w.LeaseUntil, w.Next, w.LastError = waybill.ID{}, time.Time{}, next, driver.CutError(long)
 		w.Found, w.Sent, w.Skipped, w.Failed = 4, 1, 2, 3
 	})
+	for _, seen := range []int64{0, 2} { // another node has run the job meanwhile
+		if rec, ok, err := b.DB.Jobs.ClaimJob(ctx, driver.JobClaim{Name: name, Owner: waybill.NewID(), Lease: time.Hour, Seen: seen}); ok || err != nil || rec.Fence != 1 {
+			t.Errorf("a claim of a free job, with the fence %d instead of 1: %+v, %v, %v", seen, rec, ok, err)
+		}
+	}
 	if ok, err := b.DB.Jobs.EndJob(ctx, a, driver.JobEnd{}); ok || err != nil {
 		t.Errorf("a second end: %v, %v", ok, err)
 	}
