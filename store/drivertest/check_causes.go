@@ -187,7 +187,7 @@ func wantCauseFilter(ctx context.Context, t tb, db driver.Causes, cause string, 
 			t.Errorf("List of %v returned %d records with a cause, %v", state, len(recs), err)
 		}
 	}
-	if len(want) == 0 {
+	if len(want) == 0 || len(recs) == 0 {
 		return
 	}
 	f.Since = recs[0].EndedAt.Add(time.Hour)

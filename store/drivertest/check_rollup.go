@@ -205,9 +205,9 @@ func hoursAgo(now time.Time, n int64) int64 {
 }
 
 // mergeAge returns the age with which, for half an hour from now, rows before
-// an hour are merged.
+// an hour are merged. The hour may be the current one.
 func mergeAge(now time.Time, before int64) time.Duration {
-	return now.Sub(driver.TimeOfMinute(before).Add(time.Hour / 2))
+	return max(now.Sub(driver.TimeOfMinute(before).Add(time.Hour/2)), 0)
 }
 
 // mergesConcurrently merges on two nodes while a heartbeat brings counts:
