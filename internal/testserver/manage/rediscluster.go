@@ -34,10 +34,17 @@ func (n redisClusterNode) start(at place, ports []int) command {
 	return c
 }
 
-// whole implements [node]: a primary has all its replicas, and a replica
-// receives its primary's writes.
+// whole implements [node]: the server knows that all slots are served, a primary
+// has all its replicas, and a replica receives its primary's writes.
 func (n redisClusterNode) whole(ctx context.Context, s Server) error {
-	state, err := redisInfo(ctx, s.Port, "replication")
+	slots, err := redisState(ctx, s.Port, "CLUSTER INFO")
+	if err != nil {
+		return err
+	}
+	if slots["cluster_state"] != "ok" {
+		return fmt.Errorf("the state of the cluster is %q", slots["cluster_state"])
+	}
+	state, err := redisState(ctx, s.Port, "INFO replication")
 	if err != nil {
 		return err
 	}

@@ -74,14 +74,14 @@ func (n sentinel) start(at place, ports []int) command {
 
 // ready is that of a server, without QUIT, which sentinels do not know.
 func (sentinel) ready(ctx context.Context, r running) bool {
-	state, err := redisInfo(ctx, r.ports[0], "server")
+	state, err := redisState(ctx, r.ports[0], "INFO server")
 	return err == nil && state["process_id"] == strconv.Itoa(r.pid)
 }
 
 // whole implements [node]: the sentinel knows a primary, of which all other
 // servers are replicas that receive its writes.
 func (n sentinel) whole(ctx context.Context, s Server) error {
-	state, err := redisInfo(ctx, s.Port, "sentinel")
+	state, err := redisState(ctx, s.Port, "INFO sentinel")
 	if err != nil {
 		return err
 	}
@@ -94,7 +94,7 @@ func (n sentinel) whole(ctx context.Context, s Server) error {
 		return fmt.Errorf("the sentinel's state is %q, want %q", line, want)
 	}
 	for _, server := range n.servers {
-		state, err := redisInfo(ctx, server.Port, "replication")
+		state, err := redisState(ctx, server.Port, "INFO replication")
 		if err != nil {
 			return err
 		}
@@ -129,14 +129,14 @@ func (sentinel) follows(state map[string]string, port string) error {
 	return nil
 }
 
-// redisInfo returns a section of a server's state.
-func redisInfo(ctx context.Context, port int, section string) (map[string]string, error) {
+// redisState returns what a command such as INFO tells about a server.
+func redisState(ctx context.Context, port int, command string) (map[string]string, error) {
 	conn, err := dialProbe(ctx, port)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = conn.Close() }()
-	if _, err := io.WriteString(conn, "INFO "+section+"\r\n"); err != nil {
+	if _, err := io.WriteString(conn, command+"\r\n"); err != nil {
 		return nil, err
 	}
 	in := bufio.NewReader(conn)

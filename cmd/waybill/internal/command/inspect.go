@@ -225,11 +225,11 @@ func minute(r *view.Results) string {
 	if r.Dead > 0 {
 		text += fmt.Sprintf(", %d dead", r.Dead)
 	}
-	return text
+	return text + " in the last minute"
 }
 
 func nodeTable(nodes []view.Node) *table {
-	t := newTable("NODE", "RELAY", "LANES", "HOST", "PID", "VERSION", "STARTED", "LAST MINUTE")
+	t := newTable("NODE", "RELAY", "LANES", "HOST", "PID", "VERSION", "STARTED", "RESULTS")
 	for _, n := range nodes {
 		pid, started := "", ""
 		if !n.ReportedAt.IsZero() {

@@ -126,8 +126,9 @@ func (b *broken) stuck() {
 		}
 		return waybill.Unavailable(errors.New("connection refused"))
 	})})
-	b.send(b.st, "", 1)
+	id := b.send(b.st, "", 1)[0]
 	<-tried
+	b.at(id, "down") // a heartbeat has reported it
 	b.ages()
 }
 

@@ -174,7 +174,7 @@ func (s *script) tellsOf(name, state string, texts ...string) {
 	if !strings.Contains(out, host) || !strings.Contains(out, fmt.Sprint(os.Getpid())) {
 		s.t.Errorf("stats does not name the host %s and the process %d:\n%s", host, os.Getpid(), out)
 	}
-	if !strings.Contains(out, "LAST MINUTE") || !strings.Contains(out, " delivered") {
+	if !strings.Contains(out, " delivered") || !strings.Contains(out, " in the last minute") {
 		s.t.Errorf("stats has no results of the last minute:\n%s", out)
 	}
 	out, _, _ = s.run(s.t.Context(), []string{"doctor", "--json"}, "")
