@@ -282,14 +282,14 @@ func keyboard(b tab, at string) {
 		b.t.Errorf("the first stop is %q", got)
 	}
 	seen := map[string]bool{}
-	for range 13 {
+	for range 15 {
 		b.Key(kb.Tab)
 		seen[focus()] = true
 		if !browser.Value[bool](b.Tab, "getComputedStyle(document.activeElement).outlineStyle !== 'none'") {
 			b.t.Errorf("the focus on %q is not visible", focus())
 		}
 	}
-	for _, name := range []string{"Overview", "Dead letters", "Events", "Destinations", "Blocked", "Keys", "find", "Open"} {
+	for _, name := range []string{"Overview", "Dead letters", "Events", "Destinations", "Blocked", "Keys", "Throughput", "Jobs", "Doctor", "Audit", "find", "Open"} {
 		if !seen[name] {
 			b.t.Errorf("the keyboard does not reach %s: %v", name, seen)
 		}

@@ -5,7 +5,9 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 )
 
@@ -22,6 +24,7 @@ func TestRoutes(t *testing.T) {
 		"headers": `{` + queue + `, "routing_key": ""}`,
 	}
 	kinds := map[string]string{"fan": "fanout", "unbound": "fanout", "topics": "topic", "direct": "direct", "chained": "fanout", "headers": "headers"}
+	var bound atomic.Bool // the exchange unbound has a queue
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		name, more, _ := strings.Cut(strings.TrimPrefix(r.URL.EscapedPath(), "/api/exchanges/%2Fshop/"), "/")
 		user, password, _ := r.BasicAuth()
@@ -30,6 +33,8 @@ func TestRoutes(t *testing.T) {
 			w.WriteHeader(http.StatusUnauthorized)
 		case kind == "" || r.Method != http.MethodGet:
 			w.WriteHeader(http.StatusNotFound)
+		case more == "bindings/source" && name == "unbound" && bound.Load():
+			fmt.Fprintf(w, "[%s]", bindings["fan"])
 		case more == "bindings/source":
 			fmt.Fprintf(w, "[%s]", bindings[strings.TrimSuffix(name, "-2")])
 		case strings.HasSuffix(name, "-2"):
@@ -79,6 +84,14 @@ func TestRoutes(t *testing.T) {
 	if both.Status != Fail || !strings.Contains(both.Text, "unbound") {
 		t.Errorf("three exchanges: %+v", both)
 	}
+	c := Table()[slices.IndexFunc(Table(), func(c Check) bool { return c.Name == "rabbitmq routing" })]
+	w := &ward{t: t}
+	w.saw(c, api.routes(t.Context(), []amqpPlace{{"unbound", "x"}}))
+	bound.Store(true)
+	if f := api.routes(t.Context(), []amqpPlace{{"unbound", "x"}}); f.Status != OK {
+		t.Errorf("with a binding: %+v", f)
+	}
+	w.fixed(c)
 	api.user = url.UserPassword("relay", "wrong")
 	if f := api.routes(t.Context(), []amqpPlace{{"fan", "x"}}); f.Status != NotChecked || !strings.Contains(f.Text, "status 401") {
 		t.Errorf("with another password: %+v", f)

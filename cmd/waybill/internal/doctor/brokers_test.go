@@ -222,6 +222,9 @@ func TestRedisServer(t *testing.T) {
 	w.sees(replication, Warn, "a failover loses accepted events", "replicas=1")
 	do("redis-cli CONFIG SET min-replicas-to-write 1")
 	w.sees(replication, Warn, "min-replicas-max-lag", "replicas=1")
+	w.set("sink.url", server.DSN+"?replicas=1")
+	w.well(replication)
+	w.set("sink.url", server.DSN)
 	do("redis-cli CONFIG SET min-replicas-to-write 0")
 	w.must(follow.ReplicaOf(t.Context(), "NO", "ONE").Err())
 
