@@ -49,12 +49,23 @@ func TestBucket(t *testing.T) {
 		if back, err := p.Open(t.Context(), sealed); err != nil || !bytes.Equal(back.Payload, ev.Payload) {
 			t.Errorf("%s: %d of %d bytes, %v", url, len(back.Payload), len(ev.Payload), err)
 		}
-		key := ev.ID.Time().UTC().Format("2006-01-02") + "/" + ev.ID.String()
-		if err := opened.Delete(t.Context(), key); err != nil {
+		if err := opened.Delete(t.Context(), blobOf(t, opened, ev)); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := p.Open(t.Context(), sealed); !errors.Is(err, payload.ErrGone) {
 			t.Errorf("%s: a blob that is gone: %v", url, err)
 		}
 	}
+}
+
+// blobOf returns the key of the only blob of an event.
+func blobOf(t *testing.T, in *blob.Bucket, ev waybill.Event) string {
+	t.Helper()
+	list, _, err := in.ListPage(t.Context(), blob.FirstPageToken, 2, &blob.ListOptions{
+		Prefix: ev.ID.Time().UTC().Format("2006-01-02") + "/" + ev.ID.String() + "-",
+	})
+	if err != nil || len(list) != 1 {
+		t.Fatalf("event %s has %d blobs, %v; want one", ev.ID, len(list), err)
+	}
+	return list[0].Key
 }

@@ -217,28 +217,28 @@ func TestS3(t *testing.T) {
 		t.Errorf("an event under a removed key: %v, want the key's id", err)
 	}
 
-	blobOf := func(ev waybill.Event) string { return ev.ID.Time().UTC().Format("2006-01-02") + "/" + ev.ID.String() }
-	content, err := opened.ReadAll(t.Context(), blobOf(second))
+	at := blobOf(t, opened, second)
+	content, err := opened.ReadAll(t.Context(), at)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if bytes.Contains(content, second.Payload[:50]) {
 		t.Error("the blob is not encrypted")
 	}
-	if err := opened.WriteAll(t.Context(), blobOf(second), append(content, 'x'), nil); err != nil {
+	if err := opened.WriteAll(t.Context(), at, append(content, 'x'), nil); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := next.Open(t.Context(), secondSealed); classOf(err) != waybill.ClassPermanent || errors.Is(err, payload.ErrGone) {
 		t.Errorf("a blob that was changed: %v", err)
 	}
-	if err := opened.Delete(t.Context(), blobOf(second)); err != nil {
+	if err := opened.Delete(t.Context(), at); err != nil {
 		t.Fatal(err)
 	}
 	_, err = next.Open(t.Context(), secondSealed)
-	if !errors.Is(err, payload.ErrGone) || classOf(err) != waybill.ClassPermanent || !strings.Contains(err.Error(), blobOf(second)) {
+	if !errors.Is(err, payload.ErrGone) || classOf(err) != waybill.ClassPermanent || !strings.Contains(err.Error(), at) {
 		t.Errorf("a blob that is gone: %v", err)
 	}
-	if err := opened.WriteAll(t.Context(), blobOf(second), content, nil); err != nil { // restored
+	if err := opened.WriteAll(t.Context(), at, content, nil); err != nil { // restored
 		t.Fatal(err)
 	}
 	wantOpen(t, next, secondSealed, second)

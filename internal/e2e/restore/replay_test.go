@@ -69,6 +69,11 @@ func TestConsumerRestored(t *testing.T) {
 			t.Fatal("the restoration has changed nothing")
 		}
 
+		await(t, "all orders are in the history", func() bool {
+			n, err := ops.CountHistory(t.Context(), "billing", driver.HistoryQuery{})
+			must(t, err)
+			return n == int64(len(s.ids))
+		})
 		q := driver.HistoryQuery{Since: since}
 		found, err := ops.CountHistory(t.Context(), "billing", q)
 		must(t, err)
