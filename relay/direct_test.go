@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -113,11 +114,11 @@ func TestUnknownGraceOfADestination(t *testing.T) {
 // confused returns too few results, until it is told otherwise.
 type confused struct {
 	place
-	right bool
+	right atomic.Bool
 }
 
 func (c *confused) Deliver(ctx context.Context, batch []waybill.Delivery) []error {
-	if !c.right {
+	if !c.right.Load() {
 		return nil
 	}
 	return c.place.Deliver(ctx, batch)
@@ -135,7 +136,7 @@ func TestWrongNumberOfResults(t *testing.T) {
 		if n, dead := f.pending("wrong"); n != 5 || dead != 0 {
 			t.Errorf("%d events wait and %d are dead, want 5 that wait", n, dead)
 		}
-		wrong.right = true
+		wrong.right.Store(true)
 		pass(5 * time.Minute)
 		for name, got := range map[string][]seen{"good": good.all(), "wrong": wrong.all()} {
 			var payloads []string
@@ -280,13 +281,12 @@ func TestObserverOfDestinations(t *testing.T) {
 func TestStopDuringAnAcquisition(t *testing.T) {
 	inBubble(t, func(f *fixture) {
 		relays := f.db.Driver().Relay
-		var stop func() error
-		ended := make(chan error, 1)
+		stop, ended := make(chan func() error, 1), make(chan error, 1)
 		once := sync.OnceFunc(func() {
-			go func() { ended <- stop() }()
+			go func() { ended <- (<-stop)() }()
 			time.Sleep(time.Second) //nolint:forbidigo // synctest's time: the relay stops meanwhile
 		})
-		stop = f.startOn(&acquires{Relay: relays, before: once}, &place{}, relay.Config{Logger: slog.New(slog.DiscardHandler)})
+		stop <- f.startOn(&acquires{Relay: relays, before: once}, &place{}, relay.Config{Logger: slog.New(slog.DiscardHandler)})
 		began := time.Now()
 		if err := <-ended; err != nil {
 			t.Fatal(err)
