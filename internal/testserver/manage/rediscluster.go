@@ -34,8 +34,8 @@ func (n redisClusterNode) start(at place, ports []int) command {
 	return c
 }
 
-// whole implements [node]: the server knows that all slots are served, a primary
-// has all its replicas, and a replica receives its primary's writes.
+// whole implements [node]: the server knows that all slots are served, a
+// primary has all its replicas, and a replica receives its primary's writes.
 func (n redisClusterNode) whole(ctx context.Context, s Server) error {
 	slots, err := redisState(ctx, s.Port, "CLUSTER INFO")
 	if err != nil {
